@@ -1,0 +1,41 @@
+# make test    everything the tests need, then all tests with the race detector
+# make lint    gofmt, go vet, staticcheck
+# make deps    what each package may import
+# make bench   every benchmark once; BENCHTIME=1s for figures
+# make demo    the stampede, and its cure
+# make fmt     gofmt -w
+
+TESTFLAGS ?=
+BENCHTIME ?= 1x
+PACKAGES  ?= ./...
+
+.PHONY: test servers lint deps bench demo fmt tools
+.DEFAULT_GOAL := test
+
+test:
+	@. ./.ci/servers; go test $$RACE $(TESTFLAGS) $(PACKAGES)
+
+servers:
+	@. ./.ci/servers
+
+bench:
+	@. ./.ci/servers; go test -run '^$$' -bench . -benchtime $(BENCHTIME) $(TESTFLAGS) $(PACKAGES)
+
+lint: tools
+	@unformatted=$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l); \
+	if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
+	go vet ./...
+	.bin/staticcheck ./...
+
+deps:
+	@.ci/deps
+
+demo:
+	go run ./cmd/paddock demo
+
+fmt:
+	@git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -w
+
+tools:
+	@mkdir -p .bin
+	@cd internal/tools && go build -o ../../.bin/ honnef.co/go/tools/cmd/staticcheck golang.org/x/vuln/cmd/govulncheck
