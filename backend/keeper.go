@@ -55,8 +55,8 @@ type Keeper struct {
 	plan  schedule
 	clean cleanup
 
-	closing  sync.Once
 	settled  chan struct{} // closed when a closed Keeper has no acquisition in flight and nothing to clean up
+	shut     chan struct{} // closed when Close has come to closeErr
 	closeErr error
 }
 
@@ -68,7 +68,7 @@ func NewKeeper(g paddock.Guarantees, b Backend, opts *KeeperOptions) *Keeper {
 	}
 	k := &Keeper{
 		g: g, b: b, o: *opts, note: processNote(),
-		done: make(chan struct{}), settled: make(chan struct{}),
+		done: make(chan struct{}), settled: make(chan struct{}), shut: make(chan struct{}),
 		acquiring: map[*context.CancelCauseFunc]struct{}{},
 		leases:    map[*held]struct{}{},
 		lines:     map[string]*line{},
@@ -223,7 +223,6 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 		Key: r.key, Owner: uuid.NewString(), Note: r.note, TTL: r.ttl, MaxHold: r.maxHold, NoRenew: r.noRenew, Waits: waits,
 		keeper: k, begun: time.Now(),
 	}
-	a.answered = a.begun
 	cancel := func() {}
 	callCtx := ctx
 	if !waits {
@@ -319,41 +318,46 @@ func (k *Keeper) grant(ctx, outer context.Context, a *Attempt, g Grant, r reques
 
 // Close is that of paddock.Locker.
 func (k *Keeper) Close() error {
-	k.closing.Do(func() {
-		k.mu.Lock()
-		k.closed = true
-		k.refs++ // Close itself
-		for cancel := range k.acquiring {
-			(*cancel)(paddock.ErrClosed)
-		}
-		k.plan.stop()
-		for _, c := range k.idle {
-			close(c.jobs)
-		}
-		k.idle = nil
-		leases := make([]*held, 0, len(k.leases))
-		for h := range k.leases {
-			leases = append(leases, h)
-		}
-		k.settle()
+	k.mu.Lock()
+	if k.closed {
 		k.mu.Unlock()
-		for _, h := range leases {
-			h.close()
+		<-k.shut
+		return k.closeErr
+	}
+	k.closed = true
+	k.refs++ // Close itself
+	for cancel := range k.acquiring {
+		(*cancel)(paddock.ErrClosed)
+	}
+	k.plan.stop()
+	for _, c := range k.idle {
+		close(c.jobs)
+	}
+	k.idle = nil
+	leases := make([]*held, 0, len(k.leases))
+	for h := range k.leases {
+		leases = append(leases, h)
+	}
+	k.settle()
+	k.mu.Unlock()
+
+	for _, h := range leases {
+		h.close()
+	}
+	limit := time.NewTimer(k.o.CloseWait)
+	defer limit.Stop()
+	select {
+	case <-k.settled:
+	case <-limit.C:
+		if n := k.clean.drop(); n > 0 {
+			k.closeErr = fmt.Errorf("%w: closed with %d keys not cleaned up after %v; they are left to expire",
+				paddock.ErrUnavailable, n, k.o.CloseWait)
 		}
-		limit := time.NewTimer(k.o.CloseWait)
-		defer limit.Stop()
-		select {
-		case <-k.settled:
-		case <-limit.C:
-			if n := k.clean.drop(); n > 0 {
-				k.closeErr = fmt.Errorf("%w: closed with %d keys not cleaned up after %v; they are left to expire",
-					paddock.ErrUnavailable, n, k.o.CloseWait)
-			}
-		}
-		k.mu.Lock()
-		k.unref()
-		k.mu.Unlock()
-	})
+	}
+	close(k.shut)
+	k.mu.Lock()
+	k.unref()
+	k.mu.Unlock()
 	return k.closeErr
 }
 
