@@ -1,0 +1,176 @@
+package stampede
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/paddock-go/paddock"
+)
+
+// run tries for the lock until it has it or somebody else has loaded.
+func (f *flight[V]) run() {
+	defer f.end()
+	var hints <-chan struct{}
+	for waited := false; ; {
+		if d := f.detour(); d != nil {
+			f.bypass(*d)
+			return
+		}
+		if f.p.Locker == nil {
+			f.lead(nil, nil)
+			return
+		}
+		if f.c.heldFor(f.key) <= 0 {
+			lease, err := f.p.Locker.TryAcquire(f.ctx, f.c.lockKey(f.key), f.lockOptions())
+			if err == nil {
+				f.lead(lease, nil)
+				return
+			}
+			if !errors.Is(err, paddock.ErrHeld) {
+				f.lockerDown(err)
+				return
+			}
+			var held *paddock.HeldError
+			errors.As(err, &held)
+			f.c.hold(f.key, held.RetryAfter)
+		}
+		if !f.contend() {
+			return
+		}
+		if !waited { // what happens from now on is seen; what has happened before, the read sees
+			waited = true
+			hints = f.watch()
+			if f.look() {
+				return
+			}
+		} else if f.pause(hints) {
+			return
+		}
+	}
+}
+
+func (f *flight[V]) lockOptions() *paddock.Options {
+	return &paddock.Options{
+		TTL: f.p.LockTTL, NoRenew: f.p.NoRenew,
+		MaxHold: f.p.LoadTimeout + f.p.LockTTL + 2*f.c.o.StoreTimeout, // a load that hangs does not hold on for ever
+	}
+}
+
+func (f *flight[V]) detour() *detour {
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
+	return f.forced
+}
+
+// watch returns hints of loads that end, or nil.
+func (f *flight[V]) watch() <-chan struct{} {
+	ctx, cancel := context.WithCancel(f.ctx)
+	t := time.AfterFunc(f.c.o.StoreTimeout, cancel)
+	hints, err := f.c.store.Watch(ctx, f.c.storeKey(f.key))
+	if err == nil && t.Stop() {
+		return hints // until f.ctx ends
+	}
+	cancel()
+	if f.ctx.Err() == nil {
+		f.c.storeDown(f.key, fmt.Errorf("%w: watch: %w", ErrStoreDown, errors.Join(err, context.DeadlineExceeded)))
+	}
+	return nil
+}
+
+const minPoll = 50 * time.Millisecond
+
+// pause waits for a hint, or for the time to try the lock again. It reports whether the flight is over.
+func (f *flight[V]) pause(hints <-chan struct{}) (over bool) {
+	t := time.NewTimer(max(minPoll, f.c.heldFor(f.key)) + rand.N(minPoll))
+	defer t.Stop()
+	select {
+	case <-hints:
+		f.c.release(f.key)
+		return f.look()
+	case <-t.C:
+		return hints == nil && f.look() // else the lock will tell if a hint was missed
+	case <-f.force:
+		return false
+	case <-f.ctx.Done():
+		f.fail(context.Cause(f.ctx))
+		return true
+	}
+}
+
+// look reads the store, and publishes what it says if that is an answer.
+func (f *flight[V]) look() (over bool) {
+	before := f.advance()
+	got := f.c.fetch(context.WithoutCancel(f.ctx), f.key)
+	switch {
+	case got.err != nil:
+		if f.p.OnStoreDown == Fail {
+			f.fail(got.err)
+			return true
+		}
+		f.c.mu.Lock()
+		defer f.c.mu.Unlock()
+		if f.forced == nil {
+			f.forced = &detour{cause: got.err, storeless: true}
+			close(f.force)
+		}
+		return false
+	case f.known(&got, before):
+		return true
+	case f.ctx.Err() != nil:
+		f.fail(context.Cause(f.ctx))
+		return true
+	}
+	return false
+}
+
+// known publishes what got says, if it makes a load unnecessary.
+func (f *flight[V]) known(got *found[V], before int) bool {
+	switch {
+	case got.Fresh() && got.Writer == f.seen: // a fresh entry that is to be replaced
+		return false
+	case got.Fresh() && got.Kind == Value:
+		f.publish(before, got.result(Waited), nil)
+	case got.Fresh():
+		f.publish(before, Result[V]{}, fmt.Errorf("%w: %q", ErrNotFound, f.key))
+	case got.Failure != "":
+		f.publish(before, Result[V]{}, &RemoteError{Key: f.key, Message: got.Failure})
+	default:
+		return false
+	}
+	return true
+}
+
+// lockerDown is what follows when the lock cannot be tried for.
+func (f *flight[V]) lockerDown(err error) {
+	if f.ctx.Err() != nil {
+		f.fail(context.Cause(f.ctx))
+		return
+	}
+	err = fmt.Errorf("%w: %w", ErrLockerDown, err)
+	if f.c.obs.LockerDown != nil {
+		f.c.obs.LockerDown(f.key, err)
+	}
+	if f.p.OnLockerDown == Fail || errors.Is(err, paddock.ErrInvalid) {
+		f.fail(err)
+		return
+	}
+	f.bypass(detour{cause: err})
+}
+
+// bypass loads without the lock, when there is room for one more such load.
+func (f *flight[V]) bypass(d detour) {
+	t := time.NewTimer(f.p.MaxWait)
+	defer t.Stop()
+	select {
+	case f.p.bypass <- struct{}{}:
+		defer func() { <-f.p.bypass }()
+		f.lead(nil, &d)
+	case <-t.C:
+		f.fail(fmt.Errorf("%w: %q: %d loads without the lock are running: %w", ErrWaitTimeout, f.key, cap(f.p.bypass), d.cause))
+	case <-f.ctx.Done():
+		f.fail(context.Cause(f.ctx))
+	}
+}

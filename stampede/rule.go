@@ -1,0 +1,182 @@
+package stampede
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/fencing"
+)
+
+// rule is a Policy that was checked and has its defaults.
+type rule struct {
+	Policy
+	items   []item
+	backend string        // of the Locker; "" without one
+	bypass  chan struct{} // has room for as many loads as may run without the lock
+}
+
+const (
+	defaultLockTTL     = 10 * time.Second
+	defaultLoadTimeout = 30 * time.Second
+	noRenewMargin      = 5 * time.Second
+	minTTL             = time.Millisecond // what every Store can count
+)
+
+// compile checks the policies, and fills in what zero means.
+func (ps Policies) compile() ([]*rule, error) {
+	if len(ps) == 0 {
+		return nil, fmt.Errorf("%w: no policies: at least one is needed, as {Pattern: \"*\", TTL: time.Minute}", ErrInvalid)
+	}
+	rules, seen := make([]*rule, len(ps)), map[string]int{}
+	for i, p := range ps {
+		r := &rule{Policy: p}
+		err := r.check()
+		if j, ok := seen[p.Pattern]; ok && err == nil {
+			err = fmt.Errorf("policy %d has the same pattern and comes first, so this one would never be used", j)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: policy %d, pattern %q: %w", ErrInvalid, i, p.Pattern, err)
+		}
+		seen[p.Pattern] = i
+		rules[i] = r
+	}
+	return rules, nil
+}
+
+// check refuses what cannot work, and fills in what zero means.
+func (r *rule) check() (err error) {
+	if r.items, err = compile(r.Pattern); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{
+		{"StaleFor", r.StaleFor}, {"MaxWait", r.MaxWait}, {"LockTTL", r.LockTTL}, {"LoadTimeout", r.LoadTimeout},
+	} {
+		if d.value < 0 {
+			return fmt.Errorf("%s is negative: %v", d.field, d.value)
+		}
+	}
+	switch {
+	case r.TTL < minTTL:
+		return fmt.Errorf("TTL is %v; it must be at least %v, which is the step of a store", r.TTL, minTTL)
+	case math.IsNaN(r.Jitter) || r.Jitter > 1:
+		return fmt.Errorf("Jitter is %v; it is a part of TTL, at most 1", r.Jitter)
+	case r.MaxConcurrentLoads < 0:
+		return fmt.Errorf("MaxConcurrentLoads is negative: %d", r.MaxConcurrentLoads)
+	}
+	for _, f := range []struct {
+		field string
+		value Recourse
+		may   []Recourse
+	}{
+		{"OnContention", r.OnContention, []Recourse{ServeStale, Wait, Fail}},
+		{"AfterMaxWait", r.AfterMaxWait, []Recourse{Load, Fail}},
+		{"OnLockerDown", r.OnLockerDown, []Recourse{Load, Fail}},
+		{"OnStoreDown", r.OnStoreDown, []Recourse{Load, Fail}},
+	} {
+		if f.value != 0 && !slices.Contains(f.may, f.value) {
+			return fmt.Errorf("%s is %v; it can be one of %v", f.field, f.value, f.may)
+		}
+	}
+	if r.Cost < 0 || r.Cost > Harmful {
+		return fmt.Errorf("Cost is %v; it can be one of %v", r.Cost, []Cost{Harmless, Wasteful, Harmful})
+	}
+	if r.Refresh < Background || r.Refresh > Inline {
+		return fmt.Errorf("Refresh is %v; it can be one of %v", r.Refresh, []Refresh{Background, Inline})
+	}
+	r.setDefaults()
+	if err := r.checkLock(); err != nil {
+		return err
+	}
+	r.bypass = make(chan struct{}, r.MaxConcurrentLoads)
+	return nil
+}
+
+func (r *rule) setDefaults() {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	if r.Jitter == 0 {
+		r.Jitter = 0.1
+	}
+	set(&r.LoadTimeout, defaultLoadTimeout)
+	set(&r.MaxWait, r.LoadTimeout)
+	set(&r.NotFoundTTL, min(5*time.Second, r.TTL))
+	set(&r.ErrorTTL, min(time.Second, r.TTL))
+	if r.MaxConcurrentLoads == 0 {
+		r.MaxConcurrentLoads = 4
+	}
+	if r.Cost == 0 {
+		if r.Cost = Harmless; r.Locker != nil {
+			r.Cost = Wasteful
+		}
+	}
+	down := Load
+	if r.Cost == Harmful {
+		down = Fail
+	}
+	otherwise := func(f *Recourse, to Recourse) {
+		if *f == 0 {
+			*f = to
+		}
+	}
+	otherwise(&r.OnContention, ServeStale)
+	otherwise(&r.AfterMaxWait, Fail)
+	otherwise(&r.OnLockerDown, down)
+	otherwise(&r.OnStoreDown, down)
+}
+
+// checkLock refuses a Locker that does not bear the cost, and a lock that would end before the load.
+func (r *rule) checkLock() error {
+	if r.Locker == nil {
+		switch {
+		case r.Cost != Harmless:
+			return fmt.Errorf("a %v key needs a Locker, and has none", r.Cost)
+		case r.LockTTL != 0 || r.NoRenew:
+			return fmt.Errorf("LockTTL or NoRenew is set, but there is no Locker")
+		}
+		return nil
+	}
+	g := r.Locker.Guarantees()
+	r.backend = g.Backend
+	switch {
+	case r.Cost == Harmless:
+		return fmt.Errorf("a harmless key is loaded without a lock, but has a Locker (%s); leave one of the two away", g.Backend)
+	case r.LockTTL != 0 && r.LockTTL < g.MinTTL:
+		return fmt.Errorf("LockTTL is %v, below the %v that %s can do", r.LockTTL, g.MinTTL, g.Backend)
+	case r.NoRenew && r.LockTTL != 0 && r.LockTTL <= r.LoadTimeout:
+		return fmt.Errorf("LockTTL is %v and is not renewed, so it must exceed LoadTimeout, which is %v", r.LockTTL, r.LoadTimeout)
+	}
+	if r.LockTTL == 0 {
+		if r.LockTTL = defaultLockTTL; r.NoRenew {
+			r.LockTTL = r.LoadTimeout + noRenewMargin
+		}
+		r.LockTTL = max(r.LockTTL, g.MinTTL)
+	}
+	if r.Cost != Harmful {
+		return nil
+	}
+	if g.Exclusion < paddock.Quorum || g.Fencing < fencing.Volatile {
+		return fmt.Errorf("a harmful key needs a Locker with exclusion by %v or better and %v fencing or better; %s offers %v and %v",
+			paddock.Quorum, fencing.Volatile, g.Backend, g.Exclusion, g.Fencing)
+	}
+	for _, f := range []struct {
+		field string
+		value Recourse
+	}{{"AfterMaxWait", r.AfterMaxWait}, {"OnLockerDown", r.OnLockerDown}, {"OnStoreDown", r.OnStoreDown}} {
+		if f.value == Load {
+			return fmt.Errorf("a harmful key must not be loaded without its lock, but %s is Load; it must be Fail", f.field)
+		}
+	}
+	if r.NoRenew {
+		return fmt.Errorf("the lock of a harmful key must be renewed, but NoRenew is set")
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package stampede
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// visit is one call of Lookup.
+type visit[V any] struct {
+	c     *Cache[V]
+	ctx   context.Context
+	key   string
+	p     *rule
+	load  func(context.Context) (V, error)
+	begun time.Time
+
+	stale   *found[V] // what may be served if nothing better comes
+	patient bool      // MaxWait was over once, and the load that followed is waited for to its end
+}
+
+// serve finds an answer. It goes round again when a load that it joined turned out to be of no use to it.
+func (v *visit[V]) serve() (Result[V], error) {
+	for {
+		m, r, err := v.approach()
+		if m == nil {
+			return r, err
+		}
+		r, err, again := v.await(m)
+		if !again {
+			return r, err
+		}
+	}
+}
+
+// approach reads the store and joins a flight, unless the store has the answer.
+func (v *visit[V]) approach() (*member[V], Result[V], error) {
+	if m := v.c.joinBlocking(v.key); m != nil {
+		return m, Result[V]{}, nil
+	}
+	f, err := v.c.read(v.ctx, v.key)
+	if err != nil {
+		return nil, Result[V]{}, err
+	}
+	if f.err != nil {
+		if v.p.OnStoreDown == Fail {
+			return nil, Result[V]{}, f.err
+		}
+		m, err := v.c.join(v, &detour{cause: f.err, storeless: true})
+		return m, Result[V]{}, err
+	}
+	if r, err, ok := v.answer(f, Fresh); ok {
+		return nil, r, err
+	}
+	v.stale = nil
+	if f.Stale() {
+		v.stale = f
+	}
+	if v.stale != nil && v.p.OnContention == ServeStale {
+		if v.p.Refresh == Background {
+			v.c.refresh(v, "")
+			return nil, f.result(Stale), nil
+		}
+		if m := v.c.lead(v); m != nil {
+			return m, Result[V]{}, nil
+		}
+		return nil, f.result(Stale), nil
+	}
+	m, err := v.c.join(v, nil)
+	return m, Result[V]{}, err
+}
+
+// answer is what f alone says: a fresh value, that there is none, or that the last load failed.
+func (v *visit[V]) answer(f *found[V], s Status) (r Result[V], err error, ok bool) {
+	switch {
+	case f.Fresh() && f.Kind == Value:
+		return f.result(s), nil, true
+	case f.Fresh():
+		return r, fmt.Errorf("%w: %q", ErrNotFound, v.key), true
+	case f.Failure != "" && f.Stale():
+		r = f.result(Stale)
+		r.Cause = &RemoteError{Key: v.key, Message: f.Failure}
+		return r, nil, true
+	case f.Failure != "":
+		return r, &RemoteError{Key: v.key, Message: f.Failure}, true
+	}
+	return r, nil, false
+}
+
+// await waits for the flight that m is in, for as long as the policy and the caller let it.
+func (v *visit[V]) await(m *member[V]) (r Result[V], err error, again bool) {
+	var limit <-chan time.Time
+	if !v.patient {
+		t := time.NewTimer(v.p.MaxWait - time.Since(v.begun))
+		defer t.Stop()
+		limit = t.C
+	}
+	for {
+		select {
+		case o := <-m.out:
+			r, err = v.settle(o)
+			return r, err, o.verdict == roundAgain
+		case <-v.ctx.Done():
+			m.leave()
+			return r, ended(v.ctx, v.key), false
+		case <-limit:
+			if limit = nil; m.own() { // LoadTimeout is what bounds it
+				continue
+			}
+			m.leave()
+			return v.late()
+		}
+	}
+}
+
+// settle makes a result of what the flight said.
+func (v *visit[V]) settle(o outcome[V]) (Result[V], error) {
+	if o.verdict == taken && o.err == nil {
+		return o.res, nil
+	}
+	if o.verdict == contended {
+		o.err = fmt.Errorf("%w: %q", ErrContended, v.key)
+	}
+	if v.stale == nil || !v.stale.usable() || errors.Is(o.err, ErrNotFound) || errors.Is(o.err, ErrClosed) ||
+		(o.verdict == contended && v.p.OnContention == Fail) {
+		return Result[V]{}, o.err
+	}
+	r := v.stale.result(Stale)
+	if o.verdict != contended {
+		r.Cause = o.err
+	}
+	return r, nil
+}
+
+// late is what follows when MaxWait is over.
+func (v *visit[V]) late() (r Result[V], err error, again bool) {
+	f, err := v.c.read(v.ctx, v.key)
+	if err != nil {
+		return r, err, false
+	}
+	timeout := fmt.Errorf("%w: %q: MaxWait is %v", ErrWaitTimeout, v.key, v.p.MaxWait)
+	if f.err == nil {
+		if r, err, ok := v.answer(f, Waited); ok {
+			return r, err, false
+		}
+		if f.Stale() {
+			r = f.result(Stale)
+			r.Cause = timeout
+			return r, nil, false
+		}
+	}
+	if v.p.AfterMaxWait == Fail {
+		return r, timeout, false
+	}
+	v.patient = true
+	m, err := v.c.join(v, &detour{cause: timeout})
+	if err != nil {
+		return r, err, false
+	}
+	return v.await(m)
+}
