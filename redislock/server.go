@@ -1,0 +1,254 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/backend"
+	"github.com/paddock-go/paddock/fencing"
+)
+
+// server is the backend.Backend.
+type server struct {
+	client   redis.UniversalClient
+	domain   string
+	keys     string // what lock keys begin with, up to and including the brace
+	channel  string
+	process  string // tells our own messages from others'
+	replicas int
+	wait     time.Duration // for replicas
+}
+
+var escapes = strings.NewReplacer("%", "%25", "}", "%7D")
+
+// escape makes a key fit for being a hash tag: all that is between the first { and the first }.
+func escape(key string) string {
+	if !strings.ContainsAny(key, "%}") {
+		return key
+	}
+	return escapes.Replace(key)
+}
+
+var unescapes = strings.NewReplacer("%25", "%", "%7D", "}")
+
+func (s *server) names(key string) (lock, fence string) {
+	fence = s.keys + escape(key) + "}:fence"
+	return fence[:len(fence)-len(":fence")], fence
+}
+
+func (s *server) message(key string) string { return s.process + ":" + escape(key) }
+
+// The replies of acquire.lua and claim.lua that are not times.
+const (
+	replyOver         = -1
+	replyForeignLock  = -2
+	replyForeignFence = -3
+)
+
+var errOver = errors.New("redislock: the attempt was undone, or the lock that it got is gone")
+
+// Try is that of backend.Backend.
+func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
+	lock, fence := s.names(a.Key)
+	ttl := a.TTL.Milliseconds()
+	c := acquire.call(ctx, "2", fence, lock, a.Owner, ttl, a.Note)
+	s.send(ctx, c)
+	if redis.IsTryAgainError(c.err()) { // lock and fence are on two nodes, or on their way
+		c = claim.call(ctx, "1", lock, a.Owner, ttl)
+		if s.send(ctx, c); c.err() == nil && c.cmd.Val() == any("OK") {
+			c = acquire.call(ctx, "1", fence, a.Owner, ttl, a.Note)
+			s.send(ctx, c)
+		}
+	}
+	if err := c.err(); err != nil {
+		return backend.Grant{}, refusal(err)
+	}
+	switch reply := c.cmd.Val().(type) {
+	case string:
+		token, err := strconv.ParseUint(reply, 10, 63)
+		if err != nil {
+			return backend.Grant{}, fmt.Errorf("redislock: %q is no token", reply)
+		}
+		if c.short != nil {
+			return backend.Grant{}, c.short
+		}
+		a.State = &lease{lock: lock, fence: fence}
+		return backend.Grant{Token: fencing.Token(token), Domain: s.domain, TTL: a.TTL}, nil
+	case int64:
+		switch reply {
+		case replyOver:
+			return backend.Grant{}, errOver
+		case replyForeignLock:
+			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds a value that paddock did not write", lock))
+		case replyForeignFence:
+			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds a token that paddock did not write", fence))
+		}
+		return backend.Grant{}, &paddock.HeldError{Key: a.Key, RetryAfter: max(1, time.Duration(reply)) * time.Millisecond}
+	default:
+		return backend.Grant{}, fmt.Errorf("redislock: unexpected reply %v", reply)
+	}
+}
+
+// refusal marks err as permanent if the server will give the same answer again.
+func refusal(err error) error {
+	switch text := err.Error(); {
+	case redis.IsAuthError(err), redis.IsPermissionError(err), errors.Is(err, redis.ErrClosed),
+		// Raised within a script these come with other words around them, depending on the version.
+		strings.Contains(text, "WRONGTYPE "), strings.Contains(text, "NOPERM "), strings.Contains(text, "user executing the script can't"),
+		redis.HasErrorPrefix(err, "unknown command"), redis.HasErrorPrefix(err, "DB index is out of range"):
+		return backend.Permanent(err)
+	}
+	return err
+}
+
+// Undo is that of backend.Backend.
+func (s *server) Undo(ctx context.Context, a *backend.Attempt) error {
+	lock, fence := s.names(a.Key)
+	_, err := s.undo(ctx, a, lock, fence)
+	return err
+}
+
+// undo deletes the lock, has later tries refused, and reports whether there was a lock.
+func (s *server) undo(ctx context.Context, a *backend.Attempt, lock, fence string) (bool, error) {
+	had, err := s.eval(ctx, undo.call(ctx, "2", fence, lock, a.Owner, s.channel, s.message(a.Key)))
+	if redis.IsTryAgainError(err) { // one after the other, then
+		if _, err = s.eval(ctx, undo.call(ctx, "1", fence, a.Owner)); err == nil {
+			return s.release(ctx, a, lock)
+		}
+	}
+	return had == any(int64(1)), err
+}
+
+// release deletes the lock, and reports whether there was one.
+func (s *server) release(ctx context.Context, a *backend.Attempt, lock string) (bool, error) {
+	had, err := s.eval(ctx, release.call(ctx, "1", lock, a.Owner, s.channel, s.message(a.Key)))
+	return had == any(int64(1)), err
+}
+
+// Release is that of backend.Backend.
+func (s *server) Release(ctx context.Context, a *backend.Attempt) error {
+	var had bool
+	var err error
+	if l := a.State.(*lease); a.Slow {
+		had, err = s.undo(ctx, a, l.lock, l.fence)
+	} else {
+		had, err = s.release(ctx, a, l.lock)
+	}
+	if err == nil && !had {
+		err = paddock.ErrLost
+	}
+	return err
+}
+
+var errOvertaken = errors.New("redislock: a later renewal was there before")
+
+// Renew is that of backend.Backend.
+func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
+	calls := make([]*call, len(batch))
+	numbers := make([]int64, len(batch))
+	for i := range batch {
+		r := &batch[i]
+		l := r.State.(*lease)
+		shorten := "0"
+		if r.Shorten {
+			shorten = "1"
+		}
+		numbers[i] = l.number(r.Shorten)
+		calls[i] = renew.call(ctx, "1", l.lock, r.Owner, r.TTL.Milliseconds(), shorten, numbers[i])
+	}
+	s.send(ctx, calls...)
+	for i, c := range calls {
+		r := &batch[i]
+		reply := c.cmd.Val()
+		switch {
+		case c.err() != nil:
+			r.Err = c.err()
+		case reply == any(int64(0)):
+			r.Err = paddock.ErrLost
+		case reply == any(int64(-1)):
+			r.Err = errOvertaken
+		case c.short != nil:
+			r.Err = c.short
+		default:
+			r.State.(*lease).answered(numbers[i])
+			r.Ordered = numbers[i] != 0
+		}
+	}
+}
+
+// lease is what Try leaves in Attempt.State for Renew and Release.
+type lease struct {
+	lock, fence string
+
+	// A shorter Extend that had no answer may still arrive, after later renewals, and lower the TTL behind the holder's back. So
+	// it has a number, and so have the renewals that follow it until one is answered. The server keeps the highest number:
+	// the answer says that what has a lower one will do nothing any more.
+	mu   sync.Mutex
+	last int64 // number given
+	open int64 // the last number while it was not answered
+}
+
+// number is that of the next renewal, or 0 when it needs none.
+func (l *lease) number(shorten bool) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !shorten && l.open == 0 {
+		return 0
+	}
+	l.last++
+	l.open = l.last
+	return l.last
+}
+
+// answered says that the renewal of that number was.
+func (l *lease) answered(number int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == number {
+		l.open = 0
+	}
+}
+
+// inspect says who holds key.
+func (s *server) inspect(ctx context.Context, key string) (paddock.Holder, error) {
+	lock, fence := s.names(key)
+	reply, err := s.eval(ctx, inspect.call(ctx, "2", lock, fence))
+	if redis.IsTryAgainError(err) {
+		reply, err = s.eval(ctx, inspect.call(ctx, "1", lock))
+	}
+	if err != nil {
+		return paddock.Holder{}, err
+	}
+	fields, _ := reply.([]any)
+	if len(fields) != 6 {
+		return paddock.Holder{}, fmt.Errorf("redislock: unexpected reply %v", reply)
+	}
+	value, held := fields[0].(string)
+	if !held {
+		return paddock.Holder{}, fmt.Errorf("%w: %q", paddock.ErrFree, key)
+	}
+	owner, _, _ := strings.Cut(value, "#")
+	left, _ := fields[1].(int64)
+	h := paddock.Holder{Owner: owner, ExpiresIn: max(0, time.Duration(left)) * time.Millisecond}
+	if fields[2] != any(owner) { // the record was lost, or is on another node
+		return h, nil
+	}
+	token, _ := fields[3].(string)
+	since, _ := fields[4].(string)
+	if n, err := strconv.ParseUint(token, 10, 63); err == nil {
+		h.Token = fencing.Token(n)
+	}
+	if us, err := strconv.ParseInt(since, 10, 64); err == nil {
+		h.Since = time.UnixMicro(us)
+	}
+	h.Note, _ = fields[5].(string)
+	return h, nil
+}
