@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -39,13 +41,15 @@ type Process struct {
 	exited chan struct{}
 }
 
-// launch starts p and returns when it is ready.
+// launch starts p, in a directory of its own, and returns when it is ready.
 func (p *Process) launch() error {
-	dir, err := newDir(p.Name)
-	if err != nil {
-		return err
+	if p.dir == "" {
+		dir, err := newDir(p.Name)
+		if err != nil {
+			return err
+		}
+		p.dir = dir
 	}
-	p.dir = dir
 	if err := p.start(); err != nil {
 		return err
 	}
@@ -91,7 +95,9 @@ func (p *Process) start() error {
 	defer log.Close()
 	cmd := exec.Command(p.argv[0], p.argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
-	cmd.Env = append(os.Environ(), p.env...)
+	// etcd takes flags from variables of this name.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "ETCD_") })
+	cmd.Env = append(cmd.Env, p.env...)
 	cmd.SysProcAttr = childAttr()
 
 	started := make(chan error)

@@ -158,11 +158,15 @@ type link struct {
 func (c *link) reset() {
 	c.once.Do(func() {
 		close(c.broken)
-		for _, half := range []*net.TCPConn{c.client, c.server} {
-			_ = half.SetLinger(0) // RST instead of FIN
-			half.Close()
-		}
+		refuse(c.client)
+		refuse(c.server)
 	})
+}
+
+// refuse closes with a reset, as a host does that knows of no connection.
+func refuse(conn *net.TCPConn) {
+	_ = conn.SetLinger(0)
+	conn.Close()
 }
 
 func (p *Proxy) serve(l net.Listener, client *net.TCPConn) {
@@ -174,8 +178,7 @@ func (p *Proxy) serve(l net.Listener, client *net.TCPConn) {
 	}
 	conn, err := net.Dial("tcp", p.target)
 	if err != nil {
-		_ = client.SetLinger(0)
-		client.Close()
+		refuse(client)
 		return
 	}
 	c := &link{client: client, server: conn.(*net.TCPConn), broken: make(chan struct{})}

@@ -127,7 +127,8 @@ func redisAt(addr string, args ...string) *Process {
 	argv := append([]string{"redis-server",
 		"--port", port, "--bind", ip, "--bind-source-addr", ip, "--replica-announce-ip", ip,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
-		"--enable-debug-command", "local",
+		"--protected-mode", "no", // which takes for local what comes from 127.0.0.1 alone
+		"--enable-debug-command", "yes",
 		"--repl-diskless-sync-delay", "0", // else a first sync waits 5 s for other replicas
 	}, args...)
 	return &Process{Name: "redis-server-" + port, Addr: addr, argv: argv, ready: redisAnswers(addr)}
