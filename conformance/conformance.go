@@ -94,7 +94,8 @@ type check struct {
 }
 
 var checks = slices.Concat(
-	exclusion, trying, waiting, contexts, crash,
+	exclusion, trying, waiting, contexts, abandon, acquisition, window, renewal, loss, release, tokens, crash, reentrancy, keys, extend,
+	silence, closing, leaks, inspecting, doing, wire,
 )
 
 // together is how many cases run side by side.

@@ -1,0 +1,116 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/paddock-go/paddock"
+)
+
+const (
+	ruleNoKey     = "after Release, and after Close and the last lease, no key is left but what the package documents."
+	ruleGoroutine = "after Close and its last lease no goroutine, timer, subscription or connection of a Locker is left."
+)
+
+var leaks = []check{
+	{name: "Rule19/NoGoroutineIsLeft", rule: ruleGoroutine, alone: true, run: noGoroutine},
+}
+
+func isClosed(err error) bool { return errors.Is(err, paddock.ErrClosed) }
+
+// goroutines counts them by what they run and who started them.
+func goroutines() map[string]int {
+	buf := make([]byte, 1<<20)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 2*len(buf))
+	}
+	count := map[string]int{}
+	for g := range strings.SplitSeq(string(buf), "\n\n") {
+		var frames []string // the function of each, outermost last
+		for line := range strings.Lines(g) {
+			if f, ok := strings.CutPrefix(line, "created by "); ok {
+				f, _, _ = strings.Cut(f, " in goroutine")
+				frames = append(frames, "created by "+strings.TrimSpace(f))
+			} else if !strings.HasPrefix(line, "\t") && !strings.HasPrefix(line, "goroutine ") {
+				f := line[:max(strings.LastIndexByte(line, '('), 0)] // less the arguments
+				frames = append(frames, f)
+			}
+		}
+		count[strings.Join(frames[max(0, len(frames)-2):], " ")]++
+	}
+	return count
+}
+
+// noGoroutine uses Lockers in every way, several times, and looks for goroutines whose number has grown with that.
+func noGoroutine(t *trial) {
+	const cycles = 4
+	cycle := func() bool {
+		return t.Run("Cycle", func(tt *testing.T) { // with a clean-up of its own, for what Open opened
+			sub := *t
+			sub.T = tt
+			sub.useUp()
+		})
+	}
+	if !cycle() { // what is started once, and stays
+		return
+	}
+	before := goroutines()
+	for range cycles {
+		if !cycle() {
+			return
+		}
+	}
+	var grown map[string]int
+	for until := time.Now().Add(soon); ; time.Sleep(10 * time.Millisecond) {
+		grown = goroutines()
+		maps.DeleteFunc(grown, func(stack string, n int) bool { return n-before[stack] < cycles })
+		if len(grown) == 0 {
+			return
+		}
+		if time.Now().After(until) {
+			break
+		}
+	}
+	for stack, n := range grown {
+		t.Errorf("%d times opened, used and closed, Lockers leave %d goroutines more: %s", cycles, n-before[stack], stack)
+	}
+}
+
+func (t *trial) useUp() {
+	a, b := t.open(), t.open()
+	key := t.key()
+	renewed := t.acquire(a, key, forTTL(t.brief()))
+	t.refused(b, key)
+	waiter := acquiring(t.ctx, b, key, nil)
+	leaving, leave := context.WithTimeout(t.ctx, t.brief()/2)
+	defer leave()
+	left := acquiring(leaving, b, key, nil)
+	<-leaving.Done()
+	await(t, left, soon, "Acquire after its context has ended")
+	_ = renewed.Release(t.ctx) // which a slow machine may have lost
+	next, _ := t.granted(waiter, poll+soon, "a waiter")
+	forgotten := t.acquire(b, t.key(), unrenewed(t.brief()))
+	waiting := acquiring(t.ctx, a, key, nil)
+	for range 10 {
+		ctx, cancel := soonEnded(t.ctx, time.Millisecond)
+		if lease, err := a.Acquire(ctx, t.key(), forTTL(t.ttl(long))); err == nil {
+			t.release(lease)
+		}
+		cancel()
+	}
+	t.close(a)
+	t.is(await(t, waiting, soon, "a waiter at Close").err, paddock.ErrClosed)
+	t.close(b) // with two holders inside
+	t.release(next)
+	t.is(forgotten.Err(), paddock.ErrClosed)
+}
