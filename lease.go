@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -101,6 +103,9 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 // before is ErrLost. A later call waits for the first and returns what that came to.
 func (l *Lease) Release(ctx context.Context) error {
 	l.check()
+	if ctx.Err() == nil && slices.Contains(slices.Collect(leases(ctx)), l) {
+		ctx = context.WithoutCancel(ctx) // it would end with the lease, which is now
+	}
 	if was := l.finish(ErrReleased); errors.Is(was, ErrLost) {
 		return was
 	}
@@ -165,6 +170,15 @@ func (l *Lease) within(ctx context.Context) context.Context {
 	return fencing.NewContext(context.WithValue(ctx, leaseKey{}, l), l.fence)
 }
 
+// leases are those that ctx descends from, innermost first.
+func leases(ctx context.Context) iter.Seq[*Lease] {
+	return func(yield func(*Lease) bool) {
+		l, _ := ctx.Value(leaseKey{}).(*Lease)
+		for ; l != nil && yield(l); l = l.outer {
+		}
+	}
+}
+
 func init() {
 	bridge.NewLease = func(ctx context.Context, s bridge.Spec) bridge.Lease {
 		l := &Lease{locker: s.Locker, key: s.Key, fence: s.Fence, ttl: s.TTL, end: s.End, session: s.Session, holder: s.Holder}
@@ -176,8 +190,7 @@ func init() {
 		return (*kept)(l)
 	}
 	bridge.Holds = func(ctx context.Context, locker any, key string) bool {
-		l, _ := ctx.Value(leaseKey{}).(*Lease)
-		for ; l != nil; l = l.outer {
+		for l := range leases(ctx) {
 			if l.locker == locker && l.key == key && l.Err() == nil {
 				return true
 			}

@@ -241,11 +241,10 @@ func (h *held) Release(ctx context.Context) error {
 	callCtx, cancel := context.WithTimeout(ctx, k.callWait(h.least()))
 	defer cancel()
 	answer := new(error) // not to be read once abandoned
-	if !k.call(callCtx, func() { *answer = k.b.Release(callCtx, h.a) }) {
-		answer = new(error)
-		*answer = errSilent
+	err := errSilent
+	if k.call(callCtx, func() { *answer = k.b.Release(callCtx, h.a) }) {
+		err = *answer
 	}
-	err := *answer
 	switch {
 	case err == nil:
 		return h.settle(nil)

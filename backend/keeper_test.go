@@ -257,7 +257,7 @@ func TestNoReentrancy(t *testing.T) {
 					t.Errorf("Acquire after the outer lease has ended: %v", err)
 					return nil
 				}
-				return again.Release(ctx)
+				return again.Release(t.Context())
 			})
 		})
 		if err != nil {
