@@ -86,7 +86,7 @@ var errURL = errors.New("it is not scheme://user:password@host:port,host:port/pa
 func parseURL(rawURL string) (*url.URL, error) {
 	scheme, rest, _ := strings.Cut(rawURL, ":")
 	after, ok := strings.CutPrefix(rest, "//")
-	if !ok && rest != "" {
+	if !ok && rest != "" && rest[0] != '?' {
 		return nil, errURL
 	}
 	end := strings.IndexAny(after, "/?#")

@@ -1,0 +1,209 @@
+package paddock_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/fencing"
+	"github.com/paddock-go/paddock/memlock"
+)
+
+func free(t *testing.T, l paddock.Locker, key string) {
+	t.Helper()
+	if h, err := paddock.Inspect(t.Context(), l, key); !errors.Is(err, paddock.ErrFree) {
+		t.Errorf("%q is held by %+v (%v)", key, h, err)
+	}
+}
+
+func TestDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memlock.New(nil)
+		defer l.Close()
+		ours := errors.New("ours")
+		err := paddock.Do(t.Context(), l, "a", nil, func(ctx context.Context, lease *paddock.Lease) error {
+			if f, ok := fencing.FromContext(ctx); !ok || f != lease.Fence() {
+				t.Errorf("the context carries the fence %v, %v", f, ok)
+			}
+			if err := paddock.TryDo(ctx, l, "a", nil, nil); !errors.Is(err, paddock.ErrHeld) {
+				t.Errorf("TryDo of a held key: %v", err)
+			}
+			time.Sleep(time.Minute)
+			return ours
+		})
+		if err != ours {
+			t.Errorf("Do: %v, want fn's own error", err)
+		}
+		free(t, l, "a")
+		if err := paddock.TryDo(t.Context(), l, "a", nil, func(context.Context, *paddock.Lease) error { return nil }); err != nil {
+			t.Errorf("TryDo: %v", err)
+		}
+	})
+}
+
+func TestDoTellsOfLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memlock.New(nil)
+		defer l.Close()
+		ours := errors.New("ours")
+		for _, ret := range []error{nil, ours} {
+			err := paddock.Do(t.Context(), l, "a", nil, func(ctx context.Context, lease *paddock.Lease) error {
+				l.Expire("a")
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), paddock.ErrLost) {
+					t.Errorf("cause %v", context.Cause(ctx))
+				}
+				return ret
+			})
+			if !errors.Is(err, paddock.ErrLost) || (ret != nil && !errors.Is(err, ret)) {
+				t.Errorf("Do: %v, want ErrLost and %v", err, ret)
+			}
+		}
+		if err := paddock.Do(t.Context(), l, "a", nil, func(ctx context.Context, lease *paddock.Lease) error {
+			return lease.Release(ctx)
+		}); err != nil {
+			t.Errorf("Do of an fn that releases: %v", err)
+		}
+	})
+}
+
+func TestDoReleasesOnEveryExit(t *testing.T) {
+	l := memlock.New(nil)
+	defer l.Close()
+	for name, fn := range map[string]func(context.CancelFunc) error{
+		"panic":     func(context.CancelFunc) error { panic("fn") },
+		"Goexit":    func(context.CancelFunc) error { runtime.Goexit(); return nil },
+		"ended ctx": func(cancel context.CancelFunc) error { cancel(); return nil },
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan any)
+		go func() {
+			defer func() { done <- recover() }()
+			_ = paddock.Do(ctx, l, name, nil, func(ctx context.Context, _ *paddock.Lease) error { return fn(cancel) })
+		}()
+		if r := <-done; (r != nil) != (name == "panic") {
+			t.Errorf("%s: recovered %v", name, r)
+		}
+		free(t, l, name)
+		cancel()
+	}
+}
+
+func TestDoEndsItsContextWithTheCallers(t *testing.T) {
+	l := memlock.New(nil)
+	defer l.Close()
+	shop := errors.New("shop closes")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	err := paddock.Do(ctx, l, "a", nil, func(ctx context.Context, lease *paddock.Lease) error {
+		cancel(shop)
+		<-ctx.Done()
+		if lease.Err() != nil {
+			t.Errorf("the hold ended with the caller's context: %v", lease.Err())
+		}
+		return context.Cause(ctx)
+	})
+	if err != shop {
+		t.Errorf("Do: %v", err)
+	}
+}
+
+// wrapped is a Locker around another, as users write them.
+type wrapped struct{ paddock.Locker }
+
+func (w wrapped) Unwrap() paddock.Locker { return w.Locker }
+
+func TestInspect(t *testing.T) {
+	m := memlock.New(nil)
+	defer m.Close()
+	l := wrapped{wrapped{m}}
+	free(t, l, "a")
+	lease, err := l.Acquire(t.Context(), "a", &paddock.Options{Note: "nightly"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release(t.Context())
+	h, err := paddock.Inspect(t.Context(), l, "a")
+	if err != nil || h.Owner != lease.Owner() || h.Note != "nightly" || h.Token != lease.Token() ||
+		time.Since(h.Since) > time.Minute || h.ExpiresIn <= 0 || h.ExpiresIn > lease.TTL() {
+		t.Errorf("Inspect: %+v, %v", h, err)
+	}
+	if _, err := paddock.Inspect(t.Context(), struct{ paddock.Locker }{m}, "a"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Inspect through a wrapper that hides it: %v", err)
+	}
+	if _, err := paddock.Inspect(t.Context(), l, ""); !errors.Is(err, paddock.ErrInvalid) {
+		t.Errorf("Inspect of no key: %v", err)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	l, err := paddock.Open(t.Context(), "memory:?prefix=billing&close_wait=1s", nil)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	defer l.Close()
+	if b := l.Guarantees().Backend; b != "memory" {
+		t.Errorf("opened %q", b)
+	}
+	for url, says := range map[string]string{
+		"":                                 "without a scheme",
+		"localhost:6379":                   `scheme "localhost" is not registered`,
+		"redis://h:6379":                   `import _ "github.com/paddock-go/paddock/redislock"`,
+		"memory:?prefix=":                  "prefix is empty",
+		"memory:?prfix=a":                  `unknown URL parameters ["prfix"]`,
+		"memory://hunter2@h":               "parameters only",
+		"memory://:hunter2/#@host:1":       "percent-encode",
+		"memory://u:hunter2%zz@host:1":     "percent-encode",
+		"memory://u:hunter2@host:port":     "percent-encode",
+		"memory://u:hunter2@a:1,,b:2":      "percent-encode",
+		"memory://:1hunter2/x@host:1":      "percent-encode",
+		"memory:hunter2":                   "percent-encode",
+		"memory:?password=hunter2&prefix=": "prefix is empty",
+	} {
+		_, err := paddock.Open(t.Context(), url, nil)
+		if !errors.Is(err, paddock.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("Open(%q): %v, want ErrInvalid that says %s", url, err, says)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("Open(%q): %v shows the secret", url, err)
+		}
+	}
+}
+
+func TestRegister(t *testing.T) {
+	for name, scheme := range map[string]string{"twice": "memory", "upper case": "Memory", "empty": ""} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: Register(%q) did not panic", name, scheme)
+				}
+			}()
+			paddock.Register(scheme, func(context.Context, *url.URL, *paddock.OpenOptions) (paddock.Locker, error) { return nil, nil })
+		}()
+	}
+}
+
+func TestHosts(t *testing.T) {
+	var got *url.URL
+	paddock.Register("hosts", func(_ context.Context, u *url.URL, opts *paddock.OpenOptions) (paddock.Locker, error) {
+		if opts == nil {
+			t.Error("nil OpenOptions reached the Opener")
+		}
+		got = u
+		return nil, nil
+	})
+	for _, host := range []string{"a:1,b:2,c:3", "[::1]:2379,h", "127.0.0.1:1", ""} {
+		if _, err := paddock.Open(t.Context(), "hosts://u:p%40ss@"+host+"/path?q=1", nil); err != nil {
+			t.Errorf("%q: %v", host, err)
+			continue
+		}
+		if pw, _ := got.User.Password(); got.Host != host || pw != "p@ss" || got.Path != "/path" || got.RawQuery != "q=1" {
+			t.Errorf("%q: parsed as %#v", host, got)
+		}
+	}
+}
