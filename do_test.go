@@ -188,22 +188,27 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-func TestHosts(t *testing.T) {
-	var got *url.URL
+var opened *url.URL // by the scheme hosts
+
+func init() {
 	paddock.Register("hosts", func(_ context.Context, u *url.URL, opts *paddock.OpenOptions) (paddock.Locker, error) {
 		if opts == nil {
-			t.Error("nil OpenOptions reached the Opener")
+			return nil, errors.New("nil OpenOptions reached the Opener")
 		}
-		got = u
+		opened = u
 		return nil, nil
 	})
+}
+
+func TestHosts(t *testing.T) {
 	for _, host := range []string{"a:1,b:2,c:3", "[::1]:2379,h", "127.0.0.1:1", ""} {
 		if _, err := paddock.Open(t.Context(), "hosts://u:p%40ss@"+host+"/path?q=1", nil); err != nil {
 			t.Errorf("%q: %v", host, err)
 			continue
 		}
-		if pw, _ := got.User.Password(); got.Host != host || pw != "p@ss" || got.Path != "/path" || got.RawQuery != "q=1" {
-			t.Errorf("%q: parsed as %#v", host, got)
+		u := opened
+		if pw, _ := u.User.Password(); u.Host != host || pw != "p@ss" || u.Path != "/path" || u.RawQuery != "q=1" {
+			t.Errorf("%q: parsed as %#v", host, u)
 		}
 	}
 }

@@ -63,7 +63,7 @@ type Attempt struct {
 	NoRenew bool          // the server should end the lease when the TTL is over
 	Waits   bool          // Try may queue
 	Slow    bool          // set before Release: the Try took long enough that its client may have repeated it
-	State   any           // the backend's own: what Try has learnt and the calls after it need. The Keeper leaves it alone
+	State   any           // the backend's own: what Try has learnt. Undo may run beside an abandoned Try that still writes it
 
 	keeper *Keeper
 	begun  time.Time
