@@ -9,7 +9,7 @@
 -- Reply: the token, as 19 digits, when the lock is the owner's; otherwise for how many ms it is another's; or
 --   -1  the owner was undone, or had the lock before and has it no more
 --   -2  the lock holds a value that is no owner
---   -3  the fence record holds a token that is none
+--   -3  the fence record holds a token that is none, or the last
 --
 -- Lua's numbers are doubles, exact up to 2^53, and microseconds come near. So tokens are digits of a fixed width, which
 -- compare as strings, and are counted up in two halves.
@@ -32,7 +32,7 @@ local last = was[1]
 if was[3] then
 	return -1
 end
-if last and (#last ~= 19 or last:find('%D') or last >= '9223372036854775807') then
+if last and (#last ~= 19 or last:find('%D')) then
 	return -3
 end
 if was[2] == owner then -- asked again
@@ -64,6 +64,12 @@ if last and last >= now then
 		high, low = high + 1, 0
 	end
 	token = string.format('%010.0f%09.0f', high, low)
+	if token > '9223372036854775807' then -- the last there is
+		if lock then
+			redis.call('DEL', lock)
+		end
+		return -3
+	end
 end
 redis.call('HSET', fence, 'token', token, 'owner', owner, 'since', now, 'note', note)
 redis.call('PEXPIRE', fence, 604800000) -- 7 days

@@ -159,8 +159,8 @@ func newLocker(client redis.UniversalClient, opts *Options, owned bool) (*Locker
 	}
 	l := &Locker{server: s, owned: owned}
 	l.waiting = &subscription{
-		server: s,
-		wake:   func(key string) { l.Wake(key) }, wakeAll: func() { l.WakeAll() },
+		server: s, keep: keepSubscribed,
+		wake: func(key string) { l.Wake(key) }, wakeAll: func() { l.WakeAll() },
 	}
 	assumes := "The one server keeps its memory, is not failed over to a replica that lacks the lock, and its clock is not set " +
 		"forward. Tokens rise unless the fence record is lost and the server's clock is then behind the last token."

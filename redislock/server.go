@@ -89,7 +89,7 @@ func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 		case replyForeignLock:
 			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds a value that paddock did not write", lock))
 		case replyForeignFence:
-			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds a token that paddock did not write", fence))
+			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds no token that another could follow", fence))
 		}
 		return backend.Grant{}, &paddock.HeldError{Key: a.Key, RetryAfter: max(1, time.Duration(reply)) * time.Millisecond}
 	default:

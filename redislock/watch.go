@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	keepSubscribed = 30 * time.Second // after the last waiter
+	keepSubscribed = 30 * time.Second // when nobody waits any more
 	pingAfter      = 5 * time.Second  // of silence, to tell a quiet connection from a dead one
 	minResubscribe = 50 * time.Millisecond
 	maxResubscribe = 5 * time.Second
@@ -25,6 +25,7 @@ type subscription struct {
 	server  *server
 	wake    func(key string)
 	wakeAll func()
+	keep    time.Duration // when nobody waits any more
 
 	mu      sync.Mutex
 	waiting int                // keys with waiters
@@ -53,9 +54,9 @@ func (s *subscription) unwatch() {
 	switch {
 	case s.waiting > 0 || s.closed:
 	case s.idle == nil:
-		s.idle = time.AfterFunc(keepSubscribed, s.drop)
+		s.idle = time.AfterFunc(s.keep, s.drop)
 	default:
-		s.idle.Reset(keepSubscribed)
+		s.idle.Reset(s.keep)
 	}
 }
 
