@@ -13,8 +13,8 @@ import (
 // run tries for the lock until it has it or somebody else has loaded.
 func (f *flight[V]) run() {
 	defer f.end()
-	var hints <-chan struct{}
-	for waited := false; ; {
+	var w *watch
+	for {
 		if d := f.detour(); d != nil {
 			f.bypass(*d)
 			return
@@ -33,20 +33,19 @@ func (f *flight[V]) run() {
 				f.lockerDown(err)
 				return
 			}
-			var held *paddock.HeldError
-			errors.As(err, &held)
+			var held paddock.HeldError
+			if h := (*paddock.HeldError)(nil); errors.As(err, &h) {
+				held = *h
+			}
 			f.c.hold(f.key, held.RetryAfter)
 		}
 		if !f.contend() {
 			return
 		}
-		if !waited { // what happens from now on is seen; what has happened before, the read sees
-			waited = true
-			hints = f.watch()
-			if f.look() {
-				return
-			}
-		} else if f.pause(hints) {
+		if w == nil {
+			w = f.watch()
+		}
+		if f.pause(w) {
 			return
 		}
 	}
@@ -65,30 +64,48 @@ func (f *flight[V]) detour() *detour {
 	return f.forced
 }
 
-// watch returns hints of loads that end, or nil.
-func (f *flight[V]) watch() <-chan struct{} {
-	ctx, cancel := context.WithCancel(f.ctx)
-	t := time.AfterFunc(f.c.o.StoreTimeout, cancel)
-	hints, err := f.c.store.Watch(ctx, f.c.storeKey(f.key))
-	if err == nil && t.Stop() {
-		return hints // until f.ctx ends
-	}
-	cancel()
-	if f.ctx.Err() == nil {
-		f.c.storeDown(f.key, fmt.Errorf("%w: watch: %w", ErrStoreDown, errors.Join(err, context.DeadlineExceeded)))
-	}
-	return nil
+// watch is a flight's way to learn that the load it waits for has ended.
+type watch struct {
+	ready chan struct{} // closed when hints are there, or are known not to come; set to nil when that was seen
+	hints <-chan struct{}
+}
+
+// watch begins to watch, which may take a while.
+func (f *flight[V]) watch() *watch {
+	w := &watch{ready: make(chan struct{})}
+	go func() {
+		defer close(w.ready)
+		ctx, cancel := context.WithCancel(f.ctx)
+		limit := time.AfterFunc(f.c.o.StoreTimeout, cancel)
+		hints, err := f.c.store.Watch(ctx, f.c.storeKey(f.key))
+		if limit.Stop() && err == nil {
+			w.hints = hints // until f.ctx ends
+			return
+		}
+		cancel()
+		if f.ctx.Err() == nil {
+			f.c.storeDown(f.key, fmt.Errorf("%w: watch: %w", ErrStoreDown, errors.Join(err, ctx.Err())))
+		}
+	}()
+	return w
 }
 
 const minPoll = 50 * time.Millisecond
 
-// pause waits for a hint, or for the time to try the lock again. It reports whether the flight is over.
-func (f *flight[V]) pause(hints <-chan struct{}) (over bool) {
+// pause waits for a hint, or for the time to look and try again. It reports whether the flight is over.
+func (f *flight[V]) pause(w *watch) (over bool) {
 	t := time.NewTimer(max(minPoll, f.c.heldFor(f.key)) + rand.N(minPoll))
 	defer t.Stop()
+	var hints <-chan struct{}
+	if w.ready == nil {
+		hints = w.hints
+	}
 	select {
+	case <-w.ready: // what happens from now on is hinted at; what has happened before, this finds
+		w.ready = nil
+		return f.look()
 	case <-hints:
-		f.c.release(f.key)
+		f.c.unhold(f.key)
 		return f.look()
 	case <-t.C:
 		return hints == nil && f.look() // else the lock will tell if a hint was missed

@@ -245,7 +245,7 @@ func (c *Cache[V]) hold(key string, retryAfter time.Duration) {
 	c.held[key] = now.Add(retryAfter)
 }
 
-func (c *Cache[V]) release(key string) {
+func (c *Cache[V]) unhold(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.held, key)
