@@ -31,7 +31,8 @@ type held struct {
 	unsure bool // an unanswered Extend may have moved the lock to another session: ask again
 
 	vanished  bool          // the server has said that the lock is gone
-	out       *time.Timer   // after Close: when the lock has run out
+	out       *time.Timer   // after Close: sets ranOut
+	ranOut    bool          // the TTL was over after Close
 	releasing chan struct{} // closed when released is known; nil before Release
 	released  error
 }
@@ -229,9 +230,9 @@ func (h *held) Release(ctx context.Context) error {
 	}
 	h.retire()
 	h.mu.Lock()
-	vanished := h.vanished
+	ranOut := h.ranOut
 	h.mu.Unlock()
-	if vanished {
+	if ranOut {
 		return h.settle(fmt.Errorf("%w: key %q: it ran out after its Locker was closed", paddock.ErrLost, key))
 	}
 	if ctx.Err() != nil {
@@ -249,7 +250,7 @@ func (h *held) Release(ctx context.Context) error {
 	case err == nil:
 		return h.settle(nil)
 	case errors.Is(err, paddock.ErrLost):
-		if time.Since(sent) > slowTry { // the client repeated what had succeeded: the window was open a moment ago
+		if k.slow(sent) { // its client repeated what had succeeded: the window was open a moment ago
 			return h.settle(nil)
 		}
 		return h.settle(fmt.Errorf("%w: release %q: %w", paddock.ErrLost, key, err))
@@ -345,8 +346,8 @@ func (h *held) close() {
 	}
 	h.out = time.AfterFunc(left+slack, func() {
 		h.mu.Lock()
-		out := h.releasing == nil
-		h.vanished = h.vanished || out
+		h.ranOut = h.releasing == nil
+		out := h.ranOut
 		h.mu.Unlock()
 		if out {
 			h.drop()

@@ -26,6 +26,10 @@ type KeeperOptions struct {
 	// Inline says that every call of the backend returns soon after its context has ended. It is then made on the
 	// goroutine of whoever waits for it, which is faster, and is never abandoned.
 	Inline bool
+	// Resends is how soon the backend's client may send a request a second time without being told to (go-redis: after 8 ms).
+	// A try that took longer is undone even when it was refused, since its twin may still be under way, and Attempt.Slow is set
+	// when it was granted. Defaults to never.
+	Resends time.Duration
 	// Watch is called when a key first has a waiter in this process, before its second try, and stop when it has none any
 	// more. Between the two the backend calls Wake when it learns that the key may be free. Neither may block. Defaults
 	// to waiters that rely on their timers.
@@ -210,8 +214,10 @@ func unavailable(key string, silent time.Duration, err error) error {
 // after its TTL.
 func tryWait(ttl time.Duration) time.Duration { return min(ttl, max(ttl/3, time.Second)) }
 
-// slowTry is the time after which a client may have sent a request twice.
-const slowTry = 5 * time.Millisecond
+// slow reports whether a call made at begun took so long that the client may have sent it twice.
+func (k *Keeper) slow(begun time.Time) bool {
+	return k.o.Resends > 0 && time.Since(begun) >= k.o.Resends
+}
 
 var errSilent = errors.New("the backend did not answer in time")
 
@@ -244,11 +250,14 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 		}
 		k.clean.undo(a)
 	}
-	var held *paddock.HeldError
 	switch {
-	case errors.As(err, &held):
 	case errors.Is(err, paddock.ErrHeld):
-		err = &paddock.HeldError{Key: a.Key}
+		if held := (*paddock.HeldError)(nil); !errors.As(err, &held) {
+			err = &paddock.HeldError{Key: a.Key}
+		}
+		if k.slow(a.begun) {
+			k.clean.undo(a)
+		}
 	case isPermanent(err):
 		err = fmt.Errorf("%w: acquire %q: %w", paddock.ErrUnavailable, a.Key, err)
 	case answer.err != nil:
@@ -263,7 +272,7 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 // grant makes a lease of what the backend granted, unless nobody is there to take it or it has come too late.
 func (k *Keeper) grant(ctx, outer context.Context, a *Attempt, g Grant, r request) (bridge.Lease, error) {
 	now := time.Now()
-	a.Slow = now.Sub(a.begun) > slowTry
+	a.Slow = k.slow(a.begun)
 	if g.Sent.IsZero() {
 		g.Sent = a.begun
 	}

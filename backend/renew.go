@@ -150,7 +150,7 @@ func (k *Keeper) renew() {
 			k.dispatch(t.session.renew)
 			continue
 		}
-		class := bits.Len64(uint64(t.lease.a.TTL))
+		class := bits.Len64(uint64(t.lease.least()))
 		batches[class] = append(batches[class], t.lease)
 		if len(batches[class]) >= k.o.BatchSize {
 			flush(class)

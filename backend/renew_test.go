@@ -328,7 +328,7 @@ func TestRelease(t *testing.T) {
 		})
 	})
 	t.Run("lost reply", func(t *testing.T) {
-		bubble(t, nil, func(t *testing.T, s *server, k *Keeper) {
+		bubble(t, &KeeperOptions{Resends: 5 * time.Millisecond}, func(t *testing.T, s *server, k *Keeper) {
 			l := mustAcquire(t, k, "a", nil)
 			s.spoil(func(_ context.Context, _ string, do func()) error {
 				do()

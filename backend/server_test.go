@@ -131,6 +131,9 @@ func (s *server) Undo(ctx context.Context, a *Attempt) error {
 
 func (s *server) Release(ctx context.Context, a *Attempt) (err error) {
 	lost := s.over(ctx, "release", func() {
+		if a.Slow {
+			s.undone[a.Owner] = true
+		}
 		if e := s.live(a.Key); e == nil || e.owner != a.Owner {
 			err = paddock.ErrLost
 		} else {
