@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,9 +80,7 @@ func open(u *url.URL, opts *paddock.OpenOptions, connect func(address) (redis.Un
 			return nil, fmt.Errorf("%w: the path of a %s: URL is not the number of a database", paddock.ErrInvalid, u.Scheme)
 		}
 	}
-	for host := range strings.SplitSeq(u.Host, ",") {
-		a.hosts = append(a.hosts, withPort(host, strings.HasSuffix(u.Scheme, "+sentinel")))
-	}
+	a.hosts = hosts(u)
 	scheme, _, _ := strings.Cut(u.Scheme, "+")
 	a.url = (&url.URL{Scheme: scheme, Host: a.hosts[0], RawQuery: theirs.Encode()}).String()
 	client, err := connect(a)
@@ -114,22 +113,23 @@ func checkTheirs(q url.Values) error {
 	return nil
 }
 
-// withPort completes host.
-func withPort(host string, sentinel bool) string {
-	u := url.URL{Host: host}
-	name, port := u.Hostname(), u.Port()
-	if name == "" {
-		name = "localhost"
-	}
-	switch {
-	case port != "":
-	case sentinel:
+// hosts are those of u, completed: host:port.
+func hosts(u *url.URL) []string {
+	port := "6379"
+	if strings.HasSuffix(u.Scheme, "+sentinel") {
 		port = "26379"
-	default:
-		port = "6379"
 	}
-	return net.JoinHostPort(name, port)
+	var hosts []string
+	for host := range strings.SplitSeq(u.Host, ",") {
+		h := url.URL{Host: host}
+		hosts = append(hosts, net.JoinHostPort(cmp.Or(h.Hostname(), "localhost"), cmp.Or(h.Port(), port)))
+	}
+	return hosts
 }
+
+// dials is how often a command tries to connect, for each of its attempts. The default of five, 100 ms apart, has a try wait
+// over a second for a server that refuses.
+const dials = 1
 
 func connectServer(a address) (redis.UniversalClient, error) {
 	if len(a.hosts) > 1 {
@@ -140,7 +140,7 @@ func connectServer(a address) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	o.Username, o.Password, o.DB = a.user, a.password, a.db
-	o.ContextTimeoutEnabled = true
+	o.ContextTimeoutEnabled, o.DialerRetries = true, dials
 	return redis.NewClient(o), nil
 }
 
@@ -155,7 +155,7 @@ func connectSentinel(a address) (redis.UniversalClient, error) {
 	o.SentinelAddrs = a.hosts
 	o.Username, o.Password, o.DB = a.user, a.password, a.db
 	o.SentinelUsername, o.SentinelPassword = a.sentinelUser, a.sentinel
-	o.ContextTimeoutEnabled = true
+	o.ContextTimeoutEnabled, o.DialerRetries = true, cmp.Or(o.DialerRetries, dials)
 	if o.TLSConfig != nil { // it is for the data servers as well
 		o.TLSConfig.ServerName = ""
 	}
@@ -175,7 +175,7 @@ func connectCluster(a address) (redis.UniversalClient, error) {
 	}
 	o.Addrs = a.hosts
 	o.Username, o.Password = a.user, a.password
-	o.ContextTimeoutEnabled = true
+	o.ContextTimeoutEnabled, o.DialerRetries = true, cmp.Or(o.DialerRetries, dials)
 	o.ClusterStateReloadInterval = reloadCluster
 	if o.TLSConfig != nil && len(a.hosts) > 1 {
 		o.TLSConfig.ServerName = ""
