@@ -1,0 +1,325 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/backend"
+)
+
+// entry is an attempt's key on the server: its place in the queue for the lock, of which the first has the lock.
+type entry struct {
+	a    *backend.Attempt
+	dir  string // of the lock
+	name string // of the key
+
+	mu     sync.Mutex
+	sent   bool     // a Txn that may have created the key
+	create int64    // the revision that created it; 0: not known to be there
+	mod    int64    // the last revision of it that is known
+	on     *lease   // that it hangs on, as far as is known
+	maybe  []*lease // that it may hang on instead: a Put of unknown outcome would move it there
+	gone   bool     // nothing of it is on the server any more
+}
+
+func (e *entry) revisions() (create, mod int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.create, e.mod
+}
+
+// restsOn reports whether the key was created and hangs on l without a doubt.
+func (e *entry) restsOn(l *lease) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.create != 0 && e.on == l && len(e.maybe) == 0 && !e.gone
+}
+
+func (e *entry) isGone() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.gone
+}
+
+// certain is the lease that the key hangs on, or nil if that is not certain.
+func (e *entry) certain() *lease {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.maybe) > 0 || e.gone {
+		return nil
+	}
+	return e.on
+}
+
+// settle records that the key hangs on l alone, and gives up its places on other leases. Own ones are revoked.
+func (s *server) settle(ctx context.Context, e *entry, l *lease) {
+	e.mu.Lock()
+	left := append(e.maybe, e.on)
+	if l == nil || e.gone { // released meanwhile
+		left = append(left, l)
+		e.gone, l = true, nil
+	}
+	e.on, e.maybe = l, nil
+	gone := e.gone
+	e.mu.Unlock()
+	var shared, own []*lease
+	for _, old := range left {
+		switch {
+		case old == nil || old == l:
+		case old.life == nil:
+			own = append(own, old)
+		default:
+			shared = append(shared, old)
+		}
+	}
+	s.sessions.leave(e, gone, shared...)
+	for _, old := range own {
+		s.revoke(ctx, old)
+	}
+}
+
+// forget is settle for a key that is gone.
+func (s *server) forget(ctx context.Context, e *entry) { s.settle(ctx, e, nil) }
+
+// consider records that the key may come to hang on l.
+func (e *entry) consider(l *lease) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.on != l && !slices.Contains(e.maybe, l) {
+		e.maybe = append(e.maybe, l)
+	}
+}
+
+// Undo is that of backend.Backend.
+func (s *server) Undo(ctx context.Context, a *backend.Attempt) error {
+	e, _ := a.State.(*entry)
+	if e == nil {
+		return nil
+	}
+	ctx = outgoing(ctx)
+	e.mu.Lock()
+	nothing := !e.sent || e.gone
+	created := e.create != 0
+	e.mu.Unlock()
+	switch {
+	case nothing:
+	case created: // so no Txn is under way that could create it, and one that would move it is refused without it
+		if _, err := s.client.Delete(ctx, e.name); err != nil {
+			return failure("undo", a, err)
+		}
+	default:
+		if err := s.mark(ctx, e); err != nil {
+			return failure("undo", a, err)
+		}
+	}
+	s.forget(ctx, e)
+	return nil
+}
+
+// mark deletes the key, or else makes sure that it cannot be created any more, in one Txn.
+func (s *server) mark(ctx context.Context, e *entry) error {
+	for {
+		l, err := s.markers.lease(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = s.txn(ctx,
+			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(e.name), "=", 0)},
+			[]clientv3.Op{clientv3.OpPut(s.marker(e.a), e.a.Key, clientv3.WithLease(l.id))},
+			[]clientv3.Op{clientv3.OpDelete(e.name)})
+		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return err
+		}
+		s.markers.lost(l)
+	}
+}
+
+// Release is that of backend.Backend. Slow needs no marker: the client sends a Txn again only when the first has not left it
+// or was refused, so after an answer none is under way.
+func (s *server) Release(ctx context.Context, a *backend.Attempt) error {
+	e := a.State.(*entry)
+	ctx = outgoing(ctx)
+	create, _ := e.revisions()
+	resp, err := s.txn(ctx,
+		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(e.name), "=", create)},
+		[]clientv3.Op{clientv3.OpDelete(e.name)}, nil)
+	if err != nil {
+		return failure("release", a, err)
+	}
+	s.forget(ctx, e)
+	if !resp.Succeeded {
+		return fmt.Errorf("%w: %s is gone", paddock.ErrLost, e.name)
+	}
+	return nil
+}
+
+// Renew is that of backend.Backend. It is for leases with a server lease of their own, and for Extends: the shared ones have
+// their sessions.
+func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
+	ctx = outgoing(ctx)
+	var alive []*backend.Renewal // a keepalive is all that they need
+	var ids []clientv3.LeaseID
+	var moves sync.WaitGroup
+	places := make(chan struct{}, 16)
+	for i := range batch {
+		r := &batch[i]
+		e := r.State.(*entry)
+		if l := e.certain(); l != nil && l.life == nil && l.seconds == seconds(r.TTL) {
+			alive, ids = append(alive, r), append(ids, l.id)
+			continue
+		}
+		places <- struct{}{}
+		moves.Go(func() {
+			if r.NoRenew || r.MaxHold > 0 {
+				s.renewOwn(ctx, e, r)
+			} else {
+				s.renewShared(ctx, e, r)
+			}
+			if e.isGone() { // released meanwhile: what was taken for it is not needed
+				s.forget(ctx, e)
+			}
+			<-places
+		})
+	}
+	if len(ids) > 0 {
+		s.renewAlive(ctx, alive, ids)
+	}
+	moves.Wait()
+	for i := range batch {
+		if r := &batch[i]; r.Err != nil {
+			r.Err = failure("renew", r.Attempt, r.Err)
+		}
+	}
+}
+
+// renewAlive renews leases of single keys by keeping them alive.
+func (s *server) renewAlive(ctx context.Context, alive []*backend.Renewal, ids []clientv3.LeaseID) {
+	sent := time.Now()
+	ttls, err := s.keepAlive(ctx, ids...)
+	for i, r := range alive {
+		switch e := r.State.(*entry); {
+		case err != nil:
+			r.Err = err
+		case ttls[i] <= 0:
+			s.forget(ctx, e)
+			r.Err = fmt.Errorf("%w: %w", paddock.ErrLost, rpctypes.ErrLeaseNotFound)
+		default:
+			r.Granted, r.Ordered = ttls[i], true
+			if l := e.certain(); l != nil {
+				l.until = sent.Add(ttls[i])
+			}
+		}
+	}
+}
+
+// renewOwn moves the key of a NoRenew or MaxHold acquisition onto a server lease of another TTL.
+func (s *server) renewOwn(ctx context.Context, e *entry, r *backend.Renewal) {
+	now := time.Now()
+	l := e.certain()
+	if l != nil && !r.Shorten && seconds(r.TTL) < l.seconds && !l.until.Add(step).Before(now.Add(r.TTL)) {
+		// It lasts until MaxHold is over; a keepalive would have it last longer.
+		resp, err := s.client.TimeToLive(ctx, l.id)
+		switch {
+		case err != nil:
+			r.Err = err
+		case resp.TTL < 0:
+			s.forget(ctx, e)
+			r.Err = fmt.Errorf("%w: %w", paddock.ErrLost, rpctypes.ErrLeaseNotFound)
+		default:
+			r.Granted, r.Ordered = l.until.Sub(now), true
+		}
+		return
+	}
+	l, err := s.grant(ctx, seconds(r.TTL))
+	if err != nil {
+		r.Err = err
+		return
+	}
+	if r.Err = s.move(ctx, e, l); r.Err == nil {
+		r.Granted, r.Ordered = l.granted, true
+	}
+}
+
+// renewShared moves the key onto the shared lease for its TTL, or finds that it is there.
+func (s *server) renewShared(ctx context.Context, e *entry, r *backend.Renewal) {
+	for range maxLost {
+		l, err := s.sessions.join(ctx, seconds(r.TTL), e)
+		if err != nil {
+			r.Err = err
+			return
+		}
+		err = s.move(ctx, e, l)
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			s.sessions.lose(l, err)
+			continue
+		}
+		if r.Err = err; err == nil {
+			r.Granted, r.Ordered = l.granted, true
+		}
+		if !errors.Is(err, paddock.ErrLost) {
+			r.Session = l.life
+		}
+		return
+	}
+	r.Err = rpctypes.ErrLeaseNotFound
+}
+
+// move hangs the key on l, by a Put that is refused if another has changed the key in between: so whatever Put of ours may still
+// be under way is refused when this one has been answered.
+func (s *server) move(ctx context.Context, e *entry, l *lease) error {
+	e.consider(l)
+	for {
+		create, mod := e.revisions()
+		resp, err := s.txn(ctx,
+			[]clientv3.Cmp{
+				clientv3.Compare(clientv3.CreateRevision(e.name), "=", create),
+				clientv3.Compare(clientv3.ModRevision(e.name), "=", mod),
+			},
+			[]clientv3.Op{clientv3.OpPut(e.name, e.a.Note, clientv3.WithLease(l.id))},
+			[]clientv3.Op{clientv3.OpGet(e.name, clientv3.WithKeysOnly())})
+		if err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			e.mu.Lock()
+			e.mod = resp.Header.Revision
+			e.mu.Unlock()
+			s.settle(ctx, e, l)
+			return nil
+		}
+		kvs := resp.Responses[0].GetResponseRange().Kvs
+		if len(kvs) == 0 || kvs[0].CreateRevision != create {
+			s.forget(ctx, e)
+			return fmt.Errorf("%w: %s is gone", paddock.ErrLost, e.name)
+		}
+		e.mu.Lock() // an earlier Put of ours, of unknown outcome
+		e.mod = kvs[0].ModRevision
+		e.mu.Unlock()
+	}
+}
+
+// forsake follows the end of a shared lease that the key hangs on, or may hang on. When the key hung on it the Keeper forgets the
+// acquisition; should it hang on another lease after all, it is a stray there.
+func (p *sessions) forsake(e *entry, l *lease) {
+	e.mu.Lock()
+	gone, left := e.on == l, []*lease{l}
+	e.maybe = slices.DeleteFunc(e.maybe, func(other *lease) bool {
+		if gone && other.life != nil {
+			left = append(left, other)
+		}
+		return gone || other == l
+	})
+	if gone {
+		e.on, e.gone = nil, true
+	}
+	e.mu.Unlock()
+	p.leave(e, gone, left...)
+}

@@ -1,0 +1,313 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/backend"
+	"github.com/paddock-go/paddock/fencing"
+)
+
+const (
+	maxPoll     = 5 * time.Second // a waiter looks at the queue at least this often: an event is a hint
+	minSilence  = 5 * time.Second // the shortest silence of the servers that ends a wait
+	requestWait = 2 * time.Second // for the answer to one request; then another member is asked
+	retryWait   = 100 * time.Millisecond
+	serverEarly = 50 * time.Millisecond // a server that counts a call's deadline too may see it pass by so much earlier
+	maxLost     = 3                     // server leases that one call finds to have ended
+)
+
+// Try is that of backend.Backend. Every attempt queues on a shared lease, which the Keeper keeps alive; the key of a winner
+// that the server has to end moves to a lease of its own.
+func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
+	ctx = outgoing(ctx)
+	e := &entry{a: a, dir: s.dir(a.Key)}
+	e.name = e.dir + a.Owner
+	a.State = e
+
+	place, err := s.enter(ctx, e)
+	if err == nil && place.ahead != "" {
+		err = s.wait(ctx, e, place)
+	}
+	sent, on := time.Time{}, e.certain()
+	if err == nil && (a.NoRenew || a.MaxHold > 0) {
+		sent, on, err = s.part(ctx, e)
+	}
+	switch {
+	case err != nil:
+		return backend.Grant{}, s.failed(ctx, e, err)
+	case on == nil:
+		return backend.Grant{}, errLeaseLost
+	}
+	create, _ := e.revisions()
+	return backend.Grant{
+		Token: fencing.Token(create), Domain: s.history.domain(), Sent: sent, TTL: on.granted, Session: on.life,
+	}, nil
+}
+
+// failed makes what Try returns of err. Unless the attempt was refused, and nothing of it is left, the Keeper undoes it.
+func (s *server) failed(ctx context.Context, e *entry, err error) error {
+	if held := (*paddock.HeldError)(nil); errors.As(err, &held) {
+		s.forget(ctx, e)
+		return err
+	}
+	if end, ok := ctx.Deadline(); ok && errors.Is(err, rpctypes.ErrTimeout) && time.Until(end) < serverEarly {
+		<-ctx.Done()
+	}
+	if s.final(ctx, err) && s.Undo(ctx, e.a) == nil {
+		return backend.Permanent(err)
+	}
+	return failure("acquire", e.a, err)
+}
+
+var (
+	errLeaseLost = errors.New("the etcd lease that the key hung on has ended")
+	errKeyLost   = errors.New("the key was deleted")
+	errUndone    = errors.New("the attempt was undone before it arrived")
+	errRestored  = errors.New("the cluster's revision is lower than one seen before, so its tokens would go back: " +
+		"was it restored from a backup without --bump-revision?")
+)
+
+// place is a key's place in the queue, as of a revision.
+type place struct {
+	ahead string // the key before it; "": it is the first, and has the lock
+	rev   int64
+}
+
+// enter creates the attempt's key, which has the lock if it is the first of the queue. One that may not queue is created only
+// if there is no other.
+func (s *server) enter(ctx context.Context, e *entry) (place, error) {
+	if e.a.Waits { // else the Keeper has bounded the call
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(e.a.TTL, max(e.a.TTL/3, requestWait)))
+		defer cancel()
+	}
+	absent := func(key string, opts ...func(clientv3.Cmp) clientv3.Cmp) clientv3.Cmp {
+		c := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+		for _, o := range opts {
+			c = o(c)
+		}
+		return c
+	}
+	ifs := []clientv3.Cmp{absent(s.marker(e.a)), absent(e.name)}
+	if !e.a.Waits {
+		ifs[1] = absent(e.dir, clientv3.Cmp.WithPrefix)
+	}
+	for range maxLost {
+		l, err := s.sessions.join(ctx, seconds(e.a.TTL), e)
+		if err != nil {
+			return place{}, err
+		}
+		before := s.history.now()
+		e.mu.Lock()
+		e.on, e.sent, e.gone = l, true, false
+		e.mu.Unlock()
+		then := []clientv3.Op{clientv3.OpPut(e.name, e.a.Note, clientv3.WithLease(l.id))}
+		if e.a.Waits {
+			then = append(then, clientv3.OpGet(e.dir, lastTwo...))
+		}
+		resp, err := s.txn(ctx, ifs, then, []clientv3.Op{clientv3.OpGet(e.name, clientv3.WithKeysOnly())})
+		if err != nil {
+			if refuses(err) {
+				e.mu.Lock()
+				e.sent = false
+				e.mu.Unlock()
+			}
+			if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				s.sessions.lose(l, err)
+				continue
+			}
+			return place{}, err
+		}
+		return s.entered(ctx, e, resp, before)
+	}
+	return place{}, errLeaseLost
+}
+
+// lastTwo are the options of a Get that returns the newest key of a queue and the one before it.
+var lastTwo = []clientv3.OpOption{
+	clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2),
+	clientv3.WithKeysOnly(),
+}
+
+// entered reads the answer to enter's Txn.
+func (s *server) entered(ctx context.Context, e *entry, resp *clientv3.TxnResponse, before moment) (place, error) {
+	rev := resp.Header.Revision
+	s.history.observe(resp.Header)
+	created := rev
+	if !resp.Succeeded {
+		kvs := resp.Responses[0].GetResponseRange().Kvs
+		if len(kvs) == 0 {
+			e.mu.Lock()
+			e.sent = false
+			e.mu.Unlock()
+			if e.a.Waits {
+				return place{}, errUndone
+			}
+			return place{}, &paddock.HeldError{Key: e.a.Key}
+		}
+		created = kvs[0].CreateRevision // by a copy of the request, which the client's interceptors may have sent
+	}
+	e.mu.Lock()
+	e.create, e.mod = created, created
+	e.mu.Unlock()
+	if before.cluster == resp.Header.ClusterId && created <= before.rev {
+		return place{}, errRestored
+	}
+	switch {
+	case !e.a.Waits:
+		return place{rev: rev}, nil
+	case !resp.Succeeded:
+		return s.look(ctx, e)
+	}
+	return e.place(resp.Responses[1].GetResponseRange().Kvs, rev)
+}
+
+// look reads the key's place in the queue, from a member that has seen all that was answered before.
+func (s *server) look(ctx context.Context, e *entry) (place, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	defer cancel()
+	create, _ := e.revisions()
+	resp, err := s.client.Get(ctx, e.dir, append(lastTwo[:len(lastTwo):len(lastTwo)], clientv3.WithMaxCreateRev(create))...)
+	if err != nil {
+		return place{}, err
+	}
+	s.history.observe(resp.Header)
+	return e.place(resp.Kvs, resp.Header.Revision)
+}
+
+// wait returns when the key is the first of the queue.
+func (s *server) wait(ctx context.Context, e *entry, at place) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	on := e.certain()
+	if on == nil {
+		return errLeaseLost
+	}
+	events := make(chan struct{}, 1)
+	var own, ahead *watch
+	for answered := time.Now(); ; {
+		e.a.Contended(0)
+		if own.ended() {
+			own = s.watch(ctx, e.name, at.rev+1, events)
+		}
+		if ahead.ended() || ahead.key != at.ahead {
+			if ahead != nil {
+				ahead.stop()
+			}
+			ahead = s.watch(ctx, at.ahead, at.rev+1, events)
+		}
+		if err := s.pause(ctx, on, events); err != nil {
+			return err
+		}
+		for {
+			next, err := s.look(ctx, e)
+			if err == nil {
+				answered, at = time.Now(), next
+				break
+			}
+			switch silent := time.Since(answered); {
+			case errors.Is(err, errKeyLost), ctx.Err() != nil, s.final(ctx, err):
+				return err
+			case silent >= max(e.a.TTL, minSilence), !time.Now().Before(on.life.Deadline()): // the key may be gone
+				return err
+			}
+			if !sleep(ctx, retryWait) {
+				return ctx.Err()
+			}
+		}
+		if at.ahead == "" {
+			return nil
+		}
+	}
+}
+
+// pause returns when it is time to look again.
+func (s *server) pause(ctx context.Context, on *lease, events <-chan struct{}) error {
+	timer := time.NewTimer(maxPoll - rand.N(maxPoll/5))
+	defer timer.Stop()
+	select {
+	case <-events:
+	case <-timer.C:
+	case <-on.lost:
+		return errLeaseLost
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// watch waits for the deletion of a key, which it says on events, as it does when it cannot tell any more.
+type watch struct {
+	key  string
+	stop context.CancelFunc
+	over chan struct{} // closed when it cannot tell any more
+}
+
+func (s *server) watch(ctx context.Context, key string, from int64, events chan<- struct{}) *watch {
+	ctx, stop := context.WithCancel(ctx)
+	w := &watch{key: key, stop: stop, over: make(chan struct{})}
+	say := func() {
+		select {
+		case events <- struct{}{}:
+		default:
+		}
+	}
+	go func() {
+		for resp := range s.client.Watch(ctx, key, clientv3.WithRev(from), clientv3.WithFilterPut()) {
+			if len(resp.Events) > 0 {
+				say()
+			}
+		}
+		// Compacted, or refused: whoever waits has to look again, and no faster than this.
+		if sleep(ctx, retryWait) {
+			close(w.over)
+			say()
+		}
+	}()
+	return w
+}
+
+// ended reports whether there is no watch that could tell.
+func (w *watch) ended() bool {
+	if w == nil {
+		return true
+	}
+	select {
+	case <-w.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// place is where the key is, if the queue ends like this: the newest key first.
+func (e *entry) place(queue []*mvccpb.KeyValue, rev int64) (place, error) {
+	at := place{rev: rev}
+	if len(queue) == 0 || string(queue[0].Key) != e.name {
+		return at, errKeyLost
+	}
+	if len(queue) > 1 {
+		at.ahead = string(queue[1].Key)
+	}
+	return at, nil
+}
+
+// part moves the key of a winner onto a lease of its own, whose TTL begins now.
+func (s *server) part(ctx context.Context, e *entry) (time.Time, *lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	defer cancel()
+	sent := time.Now()
+	l, err := s.grant(ctx, seconds(e.a.TTL))
+	if err != nil {
+		return sent, nil, err
+	}
+	return sent, l, s.move(ctx, e, l)
+}
