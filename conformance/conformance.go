@@ -94,12 +94,13 @@ type check struct {
 }
 
 var checks = slices.Concat(
+	silence, // first, since it takes longest
 	exclusion, trying, waiting, contexts, abandon, acquisition, window, renewal, loss, release, tokens, crash, reentrancy, keys, extend,
-	silence, closing, leaks, inspecting, doing, wire,
+	closing, leaks, inspecting, doing, wire,
 )
 
 // together is how many cases run side by side.
-const together = 8
+const together = 16
 
 // Run holds the Lockers that b opens to every rule.
 func Run(t *testing.T, b Backend) {

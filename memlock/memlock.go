@@ -69,7 +69,7 @@ func open(o Options, link func(backend.Backend) backend.Backend, inline bool) *L
 	if o.Domain == "" {
 		o.Domain = "memory"
 	}
-	m := &memory{prefix: o.Prefix + "/", domain: o.Domain, latency: o.Latency}
+	m := &memory{prefix: o.Prefix + "/", domain: o.Domain, latency: o.Latency, broken: make(chan struct{})}
 	if o.Shared != nil {
 		m.table = o.Shared.memory.table
 	} else {
@@ -109,11 +109,28 @@ func (l *Locker) Expire(key string) bool {
 	return l.memory.table.expire(l.memory.prefix+key, "", errors.New("expired by a test"))
 }
 
-// Cut makes the locks unreachable for this Locker: its commands are not carried out and get no answer, until Restore.
-func (l *Locker) Cut() { l.memory.setCut(make(chan struct{})) }
+// Cut makes the locks unreachable for this Locker, until Restore: its commands are not carried out, and fail after a second
+// without an answer. Whoever waits for a lock hears no more of it.
+func (l *Locker) Cut() {
+	m := l.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.restored == nil {
+		m.restored = make(chan struct{})
+		close(m.broken)
+	}
+}
 
 // Restore ends Cut.
-func (l *Locker) Restore() { l.memory.setCut(nil) }
+func (l *Locker) Restore() {
+	m := l.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.restored != nil {
+		close(m.restored)
+		m.restored, m.broken = nil, make(chan struct{})
+	}
+}
 
 // Advance lets d pass on the clock of the locks, for all Lockers that share them: leases that are not renewed within their
 // TTL by that clock end, as after Expire.
@@ -162,29 +179,34 @@ type memory struct {
 	latency        time.Duration
 	table          *table
 
-	mu  sync.Mutex
-	cut chan struct{} // closed by Restore; nil: not cut
+	mu       sync.Mutex
+	broken   chan struct{} // closed by Cut
+	restored chan struct{} // closed by Restore; nil: not cut
 }
 
-func (m *memory) setCut(c chan struct{}) {
+// patience is how long a command waits for an answer.
+const patience = time.Second
+
+var errCut = fmt.Errorf("%w: memlock: cut off", paddock.ErrUnavailable)
+
+// way is how things stand between the Locker and the table.
+func (m *memory) way() (broken, restored <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.cut != nil {
-		close(m.cut)
-	}
-	m.cut = c
+	return m.broken, m.restored
 }
 
 // reach is the way of a command to the table.
 func (m *memory) reach(ctx context.Context) error {
-	m.mu.Lock()
-	cut := m.cut
-	m.mu.Unlock()
-	if cut != nil {
+	if _, restored := m.way(); restored != nil {
+		t := time.NewTimer(patience)
+		defer t.Stop()
 		select {
-		case <-cut:
+		case <-restored:
+		case <-t.C:
+			return errCut
 		case <-ctx.Done():
-			return fmt.Errorf("%w: memlock: cut off: %w", paddock.ErrUnavailable, ctx.Err())
+			return fmt.Errorf("%w: %w", errCut, ctx.Err())
 		}
 	}
 	if m.latency > 0 {
@@ -203,6 +225,7 @@ func (m *memory) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 	if err := m.reach(ctx); err != nil {
 		return backend.Grant{}, err
 	}
+	broken, _ := m.way()
 	k, w, err := m.table.enter(m.prefix+a.Key, a)
 	if err != nil {
 		return backend.Grant{}, err
@@ -210,6 +233,9 @@ func (m *memory) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 	if w != nil {
 		select {
 		case <-w.granted:
+		case <-broken:
+			a.Contended(0) // until now it was heard of
+			return backend.Grant{}, errCut
 		case <-ctx.Done():
 			return backend.Grant{}, ctx.Err() // Undo takes it out of the queue
 		}

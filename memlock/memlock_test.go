@@ -1,31 +1,24 @@
 package memlock
 
 import (
-	"context"
 	"testing"
 
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/conformance"
 )
 
+// TestConformance has Lockers as users do, whose calls are made inline.
 func TestConformance(t *testing.T) {
-	first := New(nil)
-	conformance.Run(t, conformance.Backend{
-		Open: func(testing.TB) paddock.Locker { return New(&Options{Shared: first}) },
-		Left: func(context.Context) ([]string, error) { return first.memory.table.left(), nil },
-	})
+	conformance.Run(t, newNetwork().backend())
 }
 
-// left lists the locks and who waits for them.
-func (t *table) left() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var left []string
-	for name, k := range t.locks {
-		left = append(left, name)
-		for _, w := range k.queue {
-			left = append(left, name+" waiter "+w.a.Owner)
-		}
+// TestConformanceByNetwork has every Locker behind a link, whose calls may be abandoned.
+func TestConformanceByNetwork(t *testing.T) {
+	n := newNetwork()
+	b := n.backend()
+	b.Open = func(tb testing.TB) paddock.Locker {
+		l, _ := n.open(tb)
+		return l
 	}
-	return left
+	conformance.Run(t, b)
 }
