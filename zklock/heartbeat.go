@@ -1,0 +1,113 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// proof collects what is known of how long the ensemble will keep a session, on one connection.
+//
+// Only the leader ends sessions: at the earliest one timeout after it last heard that the session's client was heard. A
+// server that follows answers reads by itself, for up to syncLimit ticks after it was cut off from the leader, by which time
+// the session may have ended and others may have its locks: an answered read proves nothing. The server tells the leader
+// whom it has heard when the leader pings it, which is every half tick. So a beat is counted on when two more requests
+// have been answered on the same connection, both by way of the leader:
+//
+//   - one sent a tick after that beat was answered: its answer followed, from the leader to the server, a ping that came after
+//     the beat, so the server has told the leader;
+//   - one sent after the answer to that: it followed, from the server to the leader, what the server told, so the leader
+//     knows. This one is a write, which only a leader that still has its majority answers. A leader that comes later
+//     gives every session its whole timeout anew.
+//
+// The connect request itself is passed on to the leader, which counts from then.
+type proof struct {
+	asked   time.Time // when the connect request was sent
+	timeout time.Duration
+	between time.Duration // long enough for the leader to ping its followers
+	beats   []heartbeat   // answered on this connection, in the order they were sent
+}
+
+// heartbeat is a request that the server has answered.
+type heartbeat struct{ sent, heard time.Time }
+
+// counted returns the latest time of which it is proven that the session will be kept for the timeout from then, given
+// that a request sent at sent, by way of the leader, and a write after it were answered.
+func (p *proof) counted(sent time.Time) time.Time {
+	last := -1
+	for i, b := range p.beats {
+		if sent.Sub(b.heard) >= p.between {
+			last = i
+		}
+	}
+	if last < 0 {
+		return p.asked
+	}
+	p.beats = p.beats[last:]
+	return p.beats[0].sent
+}
+
+// beat is the session's heartbeat, as the Keeper calls it. It returns for how long from its call the session is kept.
+func (s *session) beat(ctx context.Context) (time.Duration, error) {
+	sent := time.Now()
+	c, err := s.await(ctx)
+	if err != nil {
+		return 0, s.refused(err)
+	}
+	// go-zookeeper waits for two thirds of the timeout before it tries another server.
+	defer context.AfterFunc(ctx, func() { s.silent(c, sent) })()
+
+	s.mu.Lock()
+	idle := s.busy == 0
+	s.mu.Unlock()
+	if _, err := s.conn.Sync(s.e.nothing); err != nil {
+		return 0, s.refused(err)
+	}
+	heard := time.Now()
+	if idle {
+		// Nothing depends on the session now. Whoever comes next brings a write of its own, which was sent later than
+		// the heartbeat that this one proves.
+		_, err = s.conn.Sync(s.e.nothing)
+	} else {
+		err = s.write()
+	}
+	if err != nil {
+		return 0, s.refused(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link != c {
+		return 0, errDisconnected
+	}
+	from := s.proof.counted(sent)
+	s.proof.beats = append(s.proof.beats, heartbeat{sent, heard})
+	left := from.Add(s.proof.timeout).Sub(sent)
+	if left <= 0 {
+		return 0, errUnproven
+	}
+	return left, nil
+}
+
+var errUnproven = errors.New("zklock: the server's answer does not prove that the leader will keep the session")
+
+// write has the ensemble agree on something that changes nothing: that a node which is not there cannot be written.
+func (s *session) write() error {
+	_, err := s.conn.Set(s.e.nothing, nil, math.MaxInt32)
+	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("zklock: a node that is not there was written")
+	}
+	return err
+}
+
+// silent breaks a link on which nothing was heard since a request was sent.
+func (s *session) silent(c *link, sent time.Time) {
+	if time.Duration(c.heard.Load()) < sent.Sub(s.begun) {
+		_ = c.Conn.Close()
+	}
+}

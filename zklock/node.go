@@ -1,0 +1,110 @@
+package zklock
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/paddock-go/paddock/fencing"
+)
+
+// node is what one attempt has on the servers, or may have: an ephemeral node with a sequence number under its key's
+// parent. Its name holds the attempt's owner, so it is found again when the answer to its creation was lost.
+type node struct {
+	owner   string
+	parent  string
+	session *session // that it hangs on; the ensemble's mu guards this
+
+	settled chan struct{} // closed when no request that creates it is under way; what follows is not written any more then
+	settle  func()        // closes it
+	name    string        // "" while it is not known whether there is one
+	none    bool          // there is none, and will be none
+	made    bool          // its parent was made for it
+	token   fencing.Token
+}
+
+func newNode(parent, owner string) *node {
+	n := &node{owner: owner, parent: parent, settled: make(chan struct{})}
+	n.settle = sync.OnceFunc(func() { close(n.settled) })
+	return n
+}
+
+func (n *node) path() string { return n.parent + "/" + n.name }
+
+// place is a node's standing in the queue for its key.
+type place struct {
+	name  string
+	owner string
+	seq   int32
+}
+
+const (
+	layout     = "v1" // of everything below the prefix
+	nodePrefix = "lock-"
+	ownerSize  = 36 // a UUID
+)
+
+// parsePlace reads the name of a node. Other nodes under a key's parent are not ours.
+func parsePlace(name string) (place, bool) {
+	rest, ok := strings.CutPrefix(name, nodePrefix)
+	if !ok || len(rest) < ownerSize+2 || rest[ownerSize] != '-' {
+		return place{}, false
+	}
+	// Ten digits at least; past 2^31-1 the server goes on at -2^31.
+	seq, err := strconv.ParseInt(rest[ownerSize+1:], 10, 32)
+	if err != nil {
+		return place{}, false
+	}
+	return place{name: name, owner: rest[:ownerSize], seq: int32(seq)}, true
+}
+
+// before compares sequence numbers, which wrap around: what is less than half the circle ahead is later.
+func (p place) before(q place) bool { return p.seq-q.seq < 0 }
+
+// queue returns the places among the names of children, first to last.
+func queue(children []string) []place {
+	places := make([]place, 0, len(children))
+	for _, name := range children {
+		if p, ok := parsePlace(name); ok {
+			places = append(places, p)
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		switch {
+		case a.before(b):
+			return -1
+		case b.before(a):
+			return 1
+		}
+		return 0
+	})
+	return places
+}
+
+// ahead returns those who stand before owner, first to last; false if owner is not there.
+func ahead(children []string, owner string) ([]place, bool) {
+	places := queue(children)
+	i := slices.IndexFunc(places, func(p place) bool { return p.owner == owner })
+	if i < 0 {
+		return nil, false
+	}
+	return places[:i], true
+}
+
+// element encodes any string as one element of a path. Distinct strings have distinct elements, and none is ".", ".." or
+// has a character that ZooKeeper refuses: what is not a letter, a digit or one of "-_:@.+" becomes %XX, byte by byte, and so
+// does a dot in the first place.
+func element(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-_:@+", c) >= 0, c == '.' && i > 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,322 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/backend"
+)
+
+// ensemble is the backend: a way to the servers, and what this process has on them.
+type ensemble struct {
+	o       Options // all set
+	servers []string
+	domain  string
+	keeper  *backend.Keeper
+	root    string // where the parents of keys are
+	nothing string // a path where nothing is
+
+	mu      sync.Mutex
+	session *session // nil: none was needed yet, or the last has ended
+	closed  bool
+	closing sync.Once
+	nodes   map[string]*node // by owner: attempts, and leases until they are known to be gone
+	parents map[string]bool  // seen lately, so probably there
+	clients sync.WaitGroup   // sessions that have not hung up
+}
+
+const (
+	maxParents = 4096            // remembered
+	minSilence = 5 * time.Second // an attempt goes on without hearing anything for this long, or its TTL
+)
+
+// join returns a session on which requests can be sent. When one has ended, the next begins.
+func (e *ensemble) join(ctx context.Context) (*session, error) {
+	for {
+		e.mu.Lock()
+		if e.closed {
+			e.mu.Unlock()
+			return nil, paddock.ErrClosed
+		}
+		s := e.session
+		if s == nil {
+			s = e.begin()
+			e.session = s
+			e.closing.Do(func() {
+				go func() {
+					<-e.keeper.Done()
+					e.close()
+				}()
+			})
+		}
+		e.mu.Unlock()
+		_, err := s.await(ctx)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, zk.ErrSessionExpired) {
+			return s, err
+		}
+	}
+}
+
+// drop forgets a session that has ended.
+func (e *ensemble) drop(s *session) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.session == s {
+		e.session = nil
+	}
+}
+
+// Try is that of backend.Backend.
+func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
+	n := newNode(e.root+"/"+element(a.Key), a.Owner)
+	defer n.settle()
+	e.mu.Lock()
+	e.nodes[a.Owner] = n
+	e.mu.Unlock()
+	// Looked at after that: an Undo, which comes after ctx's end, either finds n or follows this.
+	if err := ctx.Err(); err != nil {
+		e.forget(n)
+		return backend.Grant{}, err
+	}
+	limit, cancel := context.WithTimeout(ctx, silence(a))
+	defer cancel()
+	s, err := e.join(limit)
+	if err != nil {
+		e.forget(n)
+		return backend.Grant{}, err
+	}
+	s.use(n)
+	sent := time.Now()
+	children, err := s.enter(limit, n, a.Note)
+	n.settle()
+	if err != nil {
+		if !permanent(err) {
+			return backend.Grant{}, s.refused(err)
+		}
+		_ = e.remove(ctx, n) // there is at most a parent that nobody has used
+		e.forget(n)
+		return backend.Grant{}, backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
+	}
+	places, there := ahead(children, n.owner)
+	switch {
+	case !there || len(places) > 0 && a.Waits:
+		if sent, err = s.wait(ctx, a, n, places); err != nil {
+			return backend.Grant{}, s.refused(err)
+		}
+	case len(places) > 0:
+		if err := e.remove(ctx, n); err != nil && !errors.Is(err, paddock.ErrLost) {
+			return backend.Grant{}, err
+		}
+		return backend.Grant{}, &paddock.HeldError{Key: a.Key}
+	}
+	if err := s.trusted(ctx); err != nil {
+		return backend.Grant{}, err
+	}
+	return backend.Grant{Token: n.token, Domain: e.o.Domain, Sent: sent, TTL: s.granted(a, a.TTL), Session: s.keeper}, nil
+}
+
+// silence is how long an attempt goes on without hearing anything.
+func silence(a *backend.Attempt) time.Duration { return max(a.TTL, minSilence) }
+
+// granted is how long a lease outlives its holder: as long as the session does. One that is not renewed is ended by this
+// process after the TTL that was asked for.
+func (s *session) granted(a *backend.Attempt, ttl time.Duration) time.Duration {
+	if a.NoRenew {
+		return ttl
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proof.timeout
+}
+
+// trusted returns when the session's trust window is open. It closes in an outage that the session survives, with all
+// that stands in queues; the next heartbeat opens it.
+func (s *session) trusted(ctx context.Context) error {
+	for !time.Now().Before(s.keeper.Deadline()) {
+		look := time.NewTimer(minRedial)
+		select {
+		case <-look.C:
+		case <-s.life.Done():
+			look.Stop()
+			return s.cause
+		case <-ctx.Done():
+			look.Stop()
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Undo is that of backend.Backend. No marker of abandoned owners is needed on the servers: a Try sends its request once,
+// and what the request came to is known, or its connection is gone, before this goes on. A request on a connection that
+// is gone comes before everything that the session sends on the next, or never: a server closes the old connection of a
+// session that connects again, and the leader refuses requests by way of a server that the session has left.
+func (e *ensemble) Undo(ctx context.Context, a *backend.Attempt) error {
+	e.mu.Lock()
+	n := e.nodes[a.Owner]
+	e.mu.Unlock()
+	if n == nil {
+		return nil
+	}
+	select {
+	case <-n.settled:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := e.remove(ctx, n); !errors.Is(err, paddock.ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// Release is that of backend.Backend.
+func (e *ensemble) Release(ctx context.Context, a *backend.Attempt) error {
+	e.mu.Lock()
+	n := e.nodes[a.Owner]
+	e.mu.Unlock()
+	if n == nil {
+		return paddock.ErrLost
+	}
+	return e.remove(ctx, n)
+}
+
+// Renew is that of backend.Backend. The session keeps its leases; what a single one is asked for is whether it is there.
+func (e *ensemble) Renew(ctx context.Context, batch []backend.Renewal) {
+	for i := range batch {
+		r := &batch[i]
+		e.mu.Lock()
+		n := e.nodes[r.Owner]
+		e.mu.Unlock()
+		if n == nil {
+			r.Err = paddock.ErrLost
+			continue
+		}
+		s := n.session
+		r.Session = s.keeper
+		there := false
+		_, err := s.await(ctx)
+		if err == nil {
+			there, _, err = s.conn.Exists(n.path())
+		}
+		switch {
+		case err != nil:
+			r.Err = s.refused(err)
+		case !there:
+			r.Err = fmt.Errorf("%w: node %s is gone", paddock.ErrLost, n.name)
+		default:
+			r.Granted, r.Ordered = s.granted(r.Attempt, r.TTL), true // nothing that is under way can end it sooner
+		}
+	}
+}
+
+// use hangs n on the session.
+func (s *session) use(n *node) {
+	s.e.mu.Lock()
+	n.session = s
+	s.e.mu.Unlock()
+	s.mu.Lock()
+	s.busy++
+	s.mu.Unlock()
+}
+
+// forget drops n: nothing of it is on the servers.
+func (e *ensemble) forget(n *node) {
+	e.mu.Lock()
+	known := e.nodes[n.owner] == n
+	delete(e.nodes, n.owner)
+	s := n.session
+	e.mu.Unlock()
+	n.settle()
+	if known && s != nil {
+		s.mu.Lock()
+		s.busy--
+		s.mu.Unlock()
+	}
+}
+
+// remove takes a settled node off the servers. paddock.ErrLost: it was not there.
+func (e *ensemble) remove(ctx context.Context, n *node) error {
+	e.mu.Lock()
+	s := n.session
+	e.mu.Unlock()
+	if s == nil {
+		e.forget(n)
+		return paddock.ErrLost
+	}
+	_, err := s.await(ctx)
+	if err == nil {
+		err = s.delete(n)
+	}
+	if err != nil {
+		err = s.refused(err)
+	}
+	if err == nil || errors.Is(err, paddock.ErrLost) {
+		e.forget(n)
+	}
+	return err
+}
+
+func (s *session) delete(n *node) error {
+	name := n.name
+	if name == "" && !n.none {
+		p, err := s.find(n)
+		if err != nil {
+			return err
+		}
+		name = p.name
+	}
+	if name == "" {
+		if n.made { // by us, and the server removes only those that were used
+			if err := s.conn.Delete(n.parent, -1); lost(err) {
+				return err
+			}
+		}
+		return paddock.ErrLost
+	}
+	err := s.conn.Delete(n.parent+"/"+name, -1)
+	if errors.Is(err, zk.ErrNoNode) {
+		return fmt.Errorf("%w: node %s is gone", paddock.ErrLost, name)
+	}
+	return err
+}
+
+// find looks for a node after an answer was lost; its name is empty if there is none.
+func (s *session) find(n *node) (place, error) {
+	if _, err := s.conn.Sync(n.parent); err != nil { // or this server might not have heard of it yet
+		return place{}, err
+	}
+	children, _, err := s.conn.Children(n.parent)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return place{}, err
+	}
+	for _, p := range queue(children) {
+		if p.owner == n.owner {
+			return p, nil
+		}
+	}
+	return place{}, nil
+}
+
+// permanent tells the errors that will not go away by themselves.
+func permanent(err error) bool {
+	for _, e := range []error{
+		zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrNoChildrenForEphemerals, zk.ErrBadArguments, zk.ErrInvalidPath,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// lost tells the errors after which a request may have been carried out.
+func lost(err error) bool {
+	return err != nil && !permanent(err) && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNodeExists) &&
+		!errors.Is(err, zk.ErrNotEmpty)
+}
