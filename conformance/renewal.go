@@ -84,10 +84,12 @@ func manyLeases(t *trial) {
 	if t.Failed() {
 		return
 	}
+	least := leases * leases // timers that fire together have a goroutine each for a moment; what stays is always there
 	for until := time.Now().Add(2 * held[0].TTL()); time.Now().Before(until); t.pass(10 * time.Millisecond) {
-		if n := runtime.NumGoroutine() - before; n > most {
-			t.Fatalf("%d leases have %d goroutines: %v", leases, n, goroutines())
-		}
+		least = min(least, runtime.NumGoroutine()-before)
+	}
+	if least > most {
+		t.Errorf("%d leases have %d goroutines: %v", leases, least, goroutines())
 	}
 	for i, lease := range held {
 		if err := lease.Err(); err != nil {
