@@ -143,7 +143,7 @@ func TestOpenTLS(t *testing.T) {
 		"--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	host, _, _ := net.SplitHostPort(server.Addr)
 	opened(t, "rediss://"+host+":"+port+"?skip_verify=true")
-	l, err := paddock.Open(t.Context(), "rediss://"+host+":"+port, nil)
+	l, err := paddock.Open(t.Context(), "rediss://"+host+":"+port+"?close_wait=50ms", nil)
 	must(t, err)
 	defer l.Close()
 	var unverified *tls.CertificateVerificationError
