@@ -1,0 +1,14 @@
+package rediswire
+
+import "strings"
+
+var escapes = strings.NewReplacer("%", "%25", "}", "%7D")
+
+// Tag makes a key fit for being a hash tag: all that is between the first { of a name and the first } after it. Distinct
+// keys have distinct tags.
+func Tag(key string) string {
+	if !strings.ContainsAny(key, "%}") {
+		return key
+	}
+	return escapes.Replace(key)
+}

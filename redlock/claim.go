@@ -1,0 +1,276 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/paddock-go/paddock/backend"
+	"github.com/paddock-go/paddock/fencing"
+)
+
+// stage of an attempt.
+type stage int
+
+const (
+	voting  stage = iota // for the lock
+	writing              // the token, where there is a fence
+	won
+	lost
+)
+
+// claim is one acquisition: a vote, and what each node has of it until that is given back.
+type claim struct {
+	names
+	key, owner, note string
+	ctx              context.Context // the caller's values, not its end
+	asked            time.Duration   // the TTL
+	timeout          time.Duration   // of one call to a node
+	seats            []seat
+
+	leads   chan struct{} // closed when the attempt leads a split vote, and at the latest when over is
+	over    chan struct{} // closed when voting is
+	settled chan struct{} // closed when won or lost
+
+	mu     sync.Mutex
+	vote   vote
+	stage  stage
+	led    bool          // leads is closed
+	closed bool          // nothing more may be asked for; what is granted from now on is given back
+	ttl    time.Duration // the longest that a node may have been asked for
+	cause  error         // of the loss, unless it is in the answers
+}
+
+// seat is one node's part of a claim. The claim's mu guards it.
+type seat struct {
+	claim *claim
+	node  *node
+	i     int
+
+	asking bool // a request that may create the lock is under way
+	unsure bool // one had no answer, or so late that its client may have repeated it: it may arrive at any time
+	given  bool // the node has confirmed that it has nothing of the claim any more
+	had    bool // and that it had the lock
+}
+
+// slowCall is the time after which a client may have sent a request twice.
+const slowCall = 5 * time.Millisecond
+
+func (q *quorum) claim(ctx context.Context, a *backend.Attempt) *claim {
+	c := &claim{
+		names: q.names(a.Key), key: a.Key, owner: a.Owner, note: a.Note,
+		ctx: context.WithoutCancel(ctx), asked: a.TTL, ttl: a.TTL, timeout: q.patience(a.TTL),
+		seats: make([]seat, len(q.nodes)), vote: newVote(len(q.nodes), q.fences),
+		leads: make(chan struct{}), over: make(chan struct{}), settled: make(chan struct{}),
+	}
+	for i := range c.seats {
+		c.seats[i] = seat{claim: c, node: q.nodes[i], i: i, asking: true}
+	}
+	return c
+}
+
+// stand asks the node for the lock and, once enough nodes have granted it, for the token to be written. It reports whether
+// the node is for the claim, when that has been decided.
+func (s *seat) stand() (bool, error) {
+	c := s.claim
+	for begun, pause := time.Now(), time.Duration(0); ; {
+		sent := time.Now()
+		a := s.node.grant(c)
+		took := time.Since(sent)
+		if withdrawn := s.answered(a, took > slowCall); withdrawn {
+			_, _ = s.giveBack(false) // what fails goes on in the background
+			return false, errWithdrawn
+		}
+		switch a.ballot {
+		case failed:
+			return false, a.err
+		case granted:
+			<-c.over
+			return s.write(), nil
+		}
+		<-c.leads
+		if pause = min(max(2*pause, took, minAskAgain), maxAskAgain); !s.askAgain(begun, pause) {
+			return false, nil
+		}
+	}
+}
+
+const (
+	minAskAgain = 100 * time.Microsecond
+	maxAskAgain = 10 * time.Millisecond
+	lead        = 50 * time.Millisecond // for how long others are expected to give way to who leads a split vote
+)
+
+var errWithdrawn = errors.New("the vote was over")
+
+// answered takes in an answer, and reports whether it has come too late.
+func (s *seat) answered(a answer, slow bool) (withdrawn bool) {
+	c := s.claim
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.asking = false
+	s.unsure = s.unsure || slow || a.ballot == failed
+	c.vote.answers[s.i] = a
+	if c.closed || c.stage == lost {
+		return true
+	}
+	c.step()
+	return false
+}
+
+// askAgain waits for a moment, and reports whether the node is to be asked again.
+func (s *seat) askAgain(begun time.Time, pause time.Duration) bool {
+	c := s.claim
+	t := time.NewTimer(pause/2 + rand.N(pause))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.over:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stage == voting && time.Since(begun) > lead {
+		c.lose(nil)
+	}
+	s.asking = c.stage == voting && !c.closed
+	return s.asking
+}
+
+// write has the token written, and reports whether the claim is won.
+func (s *seat) write() bool {
+	c := s.claim
+	c.mu.Lock()
+	due := !c.closed && c.stage != lost && c.vote.mayWrite(s.i)
+	read, token := c.vote.answers[s.i].read, c.vote.token
+	c.mu.Unlock()
+	if due {
+		ok := s.node.write(c, read, token)
+		c.mu.Lock()
+		c.vote.wrote(ok)
+		c.step()
+		c.mu.Unlock()
+	}
+	<-c.settled
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stage == won
+}
+
+// step goes on to the next stage if the answers allow it, or require it. Called with mu held.
+func (c *claim) step() {
+	if c.stage == voting {
+		switch c.vote.judge() {
+		case elected:
+			c.elected()
+		case leading:
+			c.lead()
+		case beaten, split, unanswered:
+			c.lose(nil)
+		}
+	}
+	if c.stage == writing {
+		if done, possible := c.vote.fenced(); done {
+			c.stage = won
+			close(c.settled)
+		} else if !possible {
+			c.lose(errUnfenced)
+		}
+	}
+}
+
+var errUnfenced = errors.New("too few nodes have written the token: the others had lost the lock by then, or did not answer")
+
+// elected ends the voting, and draws the token.
+func (c *claim) elected() {
+	next := won
+	if c.vote.fences > 0 {
+		if next = writing; !c.vote.draw().Valid() {
+			c.lose(&finalError{fmt.Errorf("a fence record holds a token next to the largest, %d", fencing.MaxToken)})
+			return
+		}
+	}
+	c.stage = next
+	c.lead()
+	close(c.over)
+	if next == won {
+		close(c.settled)
+	}
+}
+
+// lead has the nodes that refused asked again.
+func (c *claim) lead() {
+	if !c.led {
+		c.led = true
+		close(c.leads)
+	}
+}
+
+// lose ends the attempt. What it holds is to be given back.
+func (c *claim) lose(cause error) {
+	if c.stage == voting {
+		c.lead()
+		close(c.over)
+	}
+	c.stage, c.cause = lost, cause
+	close(c.settled)
+}
+
+// close says that nothing more may be asked for.
+func (c *claim) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.stage != won && c.stage != lost {
+		c.lose(errSilent)
+	}
+}
+
+// giveBack has the node give up what it has of a claim that is closed or lost. In the end of an undo, which is due when
+// requests may be under way, the node refuses those too; otherwise who waits for an answer gives back when it comes.
+func (s *seat) giveBack(undo bool) (had bool, err error) {
+	c := s.claim
+	c.mu.Lock()
+	if s.asking && !undo && !s.given {
+		c.mu.Unlock()
+		return false, errUnderWay
+	}
+	mark, ttl := s.asking || s.unsure, c.ttl
+	if !mark && c.vote.answers[s.i].ballot == refused {
+		s.given = true
+	}
+	if s.given {
+		defer c.mu.Unlock()
+		return s.had, nil
+	}
+	c.mu.Unlock()
+	had, err = s.node.release(c, mark)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		s.unsure = true
+		s.node.owe(c, ttl)
+		return false, err
+	}
+	s.given, s.had = true, s.had || had
+	return s.had, nil
+}
+
+var errUnderWay = errors.New("a request for the lock is under way")
+
+// returned is how many nodes have confirmed that they have nothing of the claim any more, and how many of them had the lock.
+func (c *claim) returned() (given, had int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.seats {
+		if s := &c.seats[i]; s.given {
+			given++
+			if s.had {
+				had++
+			}
+		}
+	}
+	return given, had
+}

@@ -1,0 +1,297 @@
+package redlock
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/paddock-go/paddock/fencing"
+	"github.com/paddock-go/paddock/internal/rediswire"
+)
+
+var (
+	//go:embed grant.lua
+	grantLua string
+	//go:embed fence.lua
+	fenceLua string
+	//go:embed release.lua
+	releaseLua string
+	//go:embed renew.lua
+	renewLua string
+	//go:embed restore.lua
+	restoreLua string
+	//go:embed inspect.lua
+	inspectLua string
+
+	grantScript   = rediswire.NewScript(grantLua)
+	fenceScript   = rediswire.NewScript(fenceLua)
+	releaseScript = rediswire.NewScript(releaseLua)
+	renewScript   = rediswire.NewScript(renewLua)
+	restoreScript = rediswire.NewScript(restoreLua)
+	inspectScript = rediswire.NewScript(inspectLua)
+)
+
+const (
+	keepFence = 7 * 24 * time.Hour
+	keepMark  = 5 * time.Minute // of an undone owner; also of a record without a token
+	batchSize = 256
+)
+
+// names of a key on every node. The braces make one hash slot of them.
+type names struct{ lock, fence string }
+
+func (q *quorum) names(key string) names {
+	fence := q.keys + "{" + rediswire.Tag(key) + "}:fence"
+	return names{lock: fence[:len(fence)-len(":fence")], fence: fence}
+}
+
+// mark is the key that has the owner's requests refused.
+func (n names) mark(owner string) string { return n.lock + ":undone:" + owner }
+
+// digits are a token as scripts compare it; ” is none.
+func digits(t fencing.Token) string {
+	if t == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%019d", uint64(t))
+}
+
+func parseDigits(reply any) (fencing.Token, error) {
+	s, _ := reply.(string)
+	if s == "" {
+		return 0, nil
+	}
+	t, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || len(s) != 19 {
+		return 0, &finalError{fmt.Errorf("the fence record holds the token %q, which paddock did not write", s)}
+	}
+	return fencing.Token(t), nil
+}
+
+// node is one of the servers.
+type node struct {
+	*quorum
+	client redis.UniversalClient
+	name   string // in errors
+
+	mu     sync.Mutex
+	debts  map[string]debt // by owner
+	paying bool            // somebody is at it
+}
+
+// call makes calls within what ctx allows, and returns the error of the first. It may return later than that: go-redis
+// does not by default interrupt a command.
+func (n *node) call(ctx context.Context, calls ...*rediswire.Call) error {
+	rediswire.Send(ctx, n.client, calls...)
+	_, err := calls[0].Result()
+	return n.explain(err)
+}
+
+var errSilent = errors.New("no answer in time")
+
+// explain names the node in an error. A context that ended was ours, and is not to be taken for the caller's.
+func (n *node) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		err = errSilent
+	case rediswire.Final(err):
+		err = &finalError{err}
+	}
+	return fmt.Errorf("%s: %w", n.name, err)
+}
+
+// finalError is a node's that it will give again. Too many of them are permanent.
+type finalError struct{ error }
+
+func (e *finalError) Unwrap() error { return e.error }
+
+func isFinal(err error) bool {
+	var f *finalError
+	return errors.As(err, &f)
+}
+
+var (
+	errOver    = errors.New("the attempt was undone, or the lock that it got is gone")
+	errForeign = &finalError{errors.New("the lock's key holds a value that paddock did not write")}
+)
+
+// grant asks for the lock.
+func (n *node) grant(c *claim) answer {
+	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+	defer cancel()
+	ask := grantScript.Call(ctx, "3", c.lock, c.fence, c.mark(c.owner), c.owner, c.asked.Milliseconds(), c.note, n.keep().Milliseconds())
+	if err := n.call(ctx, ask); err != nil {
+		return answer{ballot: failed, err: err}
+	}
+	a, err := parseGrant(ask)
+	if err != nil {
+		return answer{ballot: failed, err: fmt.Errorf("%s: %w", n.name, err)}
+	}
+	return a
+}
+
+func parseGrant(c *rediswire.Call) (answer, error) {
+	reply, _ := c.Result()
+	fields, _ := reply.([]any)
+	switch {
+	case len(fields) == 3 && fields[0] == any(int64(1)):
+		read, err := parseDigits(fields[1])
+		now, err2 := parseDigits(fields[2])
+		return answer{ballot: granted, read: read, now: now}, errors.Join(err, err2)
+	case len(fields) == 3 && fields[0] == any(int64(0)):
+		left, _ := fields[1].(int64)
+		holder, _ := fields[2].(string)
+		return answer{ballot: refused, left: time.Duration(left) * time.Millisecond, holder: holder}, nil
+	case len(fields) == 1 && fields[0] == any(int64(-1)):
+		return answer{}, errOver
+	case len(fields) == 1 && fields[0] == any(int64(-2)):
+		return answer{}, errForeign
+	}
+	return answer{}, fmt.Errorf("unexpected reply %v", reply)
+}
+
+// write writes the token into the fence record that held read at the grant, and reports whether it is there.
+func (n *node) write(c *claim, read, token fencing.Token) bool {
+	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+	defer cancel()
+	ask := fenceScript.Call(ctx, "2", c.lock, c.fence, c.owner, digits(read), digits(token), keepFence.Milliseconds())
+	if n.call(ctx, ask) != nil {
+		return false
+	}
+	reply, _ := ask.Result()
+	return reply == any(int64(1))
+}
+
+// release deletes the lock, has later requests refused if mark, and reports whether the lock was there.
+func (n *node) release(c *claim, mark bool) (had bool, err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+	defer cancel()
+	ask := n.releasing(ctx, c, mark)
+	if err := n.call(ctx, ask); err != nil {
+		return false, err
+	}
+	reply, _ := ask.Result()
+	return reply == any(int64(1)), nil
+}
+
+func (n *node) releasing(ctx context.Context, c *claim, mark bool) *rediswire.Call {
+	keep := int64(0)
+	if mark {
+		keep = keepMark.Milliseconds()
+	}
+	return releaseScript.Call(ctx, "2", c.lock, c.mark(c.owner), c.owner, n.channel, n.message(c.owner, c.key), keep)
+}
+
+// debt is a lock that the node could not be told to give up.
+type debt struct {
+	claim *claim
+	until time.Time // the node must have dropped it by itself
+}
+
+// owe has the node told until it confirms.
+func (n *node) owe(c *claim, ttl time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.debts == nil {
+		n.debts = map[string]debt{}
+	}
+	if len(n.debts) >= maxDebts {
+		return // that one is left to expire
+	}
+	n.debts[c.owner] = debt{c, time.Now().Add(ttl + c.timeout)}
+	if !n.paying && n.enter() {
+		n.paying = true
+		go n.pay()
+	}
+}
+
+const (
+	minPayWait = 20 * time.Millisecond
+	maxPayWait = time.Second
+	payTimeout = time.Second
+	maxDebts   = 10_000
+)
+
+// pay settles what the node owes, a batch at a time, until that is nothing.
+func (n *node) pay() {
+	defer n.leave()
+	wait := minPayWait
+	for {
+		n.mu.Lock()
+		var batch []*claim
+		now := time.Now()
+		for owner, d := range n.debts {
+			switch {
+			case now.After(d.until):
+				delete(n.debts, owner)
+			case len(batch) < batchSize:
+				batch = append(batch, d.claim)
+			}
+		}
+		if len(batch) == 0 {
+			n.paying = false
+			n.mu.Unlock()
+			return
+		}
+		n.mu.Unlock()
+		if n.settle(batch) {
+			wait = minPayWait
+			continue
+		}
+		t := time.NewTimer(wait/2 + rand.N(wait))
+		wait = min(2*wait, maxPayWait)
+		select {
+		case <-t.C:
+		case <-n.ended:
+			t.Stop()
+			return
+		}
+	}
+}
+
+// settle reports whether the node has answered.
+func (n *node) settle(batch []*claim) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), payTimeout)
+	defer cancel()
+	calls := make([]*rediswire.Call, len(batch))
+	for i, c := range batch {
+		calls[i] = n.releasing(ctx, c, true)
+	}
+	rediswire.Send(ctx, n.client, calls...)
+	answered := false
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, c := range batch {
+		if _, err := calls[i].Result(); err == nil {
+			answered = true
+			delete(n.debts, c.owner)
+		}
+	}
+	return answered
+}
+
+// nodeErrors is what the nodes of one attempt had to say.
+type nodeErrors []error
+
+func (e nodeErrors) Error() string {
+	var text strings.Builder
+	for i, err := range e {
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		text.WriteString(err.Error())
+	}
+	return text.String()
+}
+
+func (e nodeErrors) Unwrap() []error { return e }

@@ -1,0 +1,278 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
+
+	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/backend"
+)
+
+// quorum is the backend.Backend.
+type quorum struct {
+	nodes    []*node
+	majority int
+	fences   int           // how many nodes have to write the token; 0: no fence
+	timeout  time.Duration // Options.NodeTimeout
+	domain   string
+	keys     string // what all names begin with
+	channel  string
+	process  string       // tells our own messages from others'
+	renewals atomic.Int64 // numbers them
+
+	work
+}
+
+// patience is how long a node has for an answer about a lock with this TTL: 5 % of it, as Redlock has it, but not less than
+// half a second where that leaves time enough.
+func (q *quorum) patience(ttl time.Duration) time.Duration {
+	if q.timeout > 0 {
+		return q.timeout
+	}
+	return min(max(ttl/20, min(ttl/6, minPatience)), maxPatience)
+}
+
+const (
+	minPatience = 500 * time.Millisecond
+	maxPatience = 5 * time.Second
+)
+
+// keep is how long a record is kept at least.
+func (q *quorum) keep() time.Duration {
+	if q.fences == 0 {
+		return keepMark
+	}
+	return keepFence
+}
+
+// redsync's Mutex counts the majority that takes the lock and the one that gives it back. It asks each node on a goroutine
+// of its own, through a pool and a connection that are a seat here, and does not wait for the rest once the majority is there.
+// When the majority is not to be had it has all seats give back.
+//
+// Renewal goes without it (see renew.go): it extends one lock at a time, by the TTL that its Mutex was made with.
+func (q *quorum) mutex(c *claim, undo bool, opts ...redsync.Option) *redsync.Mutex {
+	pools := make([]redsyncredis.Pool, len(c.seats))
+	for i := range c.seats {
+		pools[i] = pool{&c.seats[i], undo}
+	}
+	return redsync.New(pools...).NewMutex(c.lock, append(opts, redsync.WithFailFast(true))...)
+}
+
+// pool is a node to redsync.
+type pool struct {
+	seat *seat
+	undo bool
+}
+
+func (p pool) Get(context.Context) (redsyncredis.Conn, error) {
+	return conn{seat: p.seat, undo: p.undo}, nil
+}
+
+// conn is what redsync calls: SetNX to take the lock, Eval, of its own script, to delete it.
+type conn struct {
+	redsyncredis.Conn // nil: it calls nothing else
+	seat              *seat
+	undo              bool
+}
+
+func (c conn) SetNX(string, string, time.Duration) (bool, error) {
+	if !c.seat.node.enter() {
+		return false, paddock.ErrClosed
+	}
+	defer c.seat.node.leave()
+	return c.seat.stand()
+}
+
+func (c conn) Eval(*redsyncredis.Script, ...any) (any, error) {
+	if !c.seat.node.enter() {
+		return nil, paddock.ErrClosed
+	}
+	defer c.seat.node.leave()
+	had, err := c.seat.giveBack(c.undo)
+	if had || (c.undo && err == nil) {
+		return int64(1), nil
+	}
+	return int64(0), err
+}
+
+func (c conn) Close() error { return nil }
+
+// Try is that of backend.Backend.
+func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
+	sent := time.Now()
+	c := q.claim(ctx, a)
+	a.State = c
+	m := q.mutex(c, false, redsync.WithTries(1), redsync.WithExpiry(a.TTL), redsync.WithTimeoutFactor(1), redsync.WithDriftFactor(0),
+		redsync.WithGenValueFunc(func() (string, error) { return a.Owner, nil }))
+	locked := make(chan error, 1)
+	go func() { locked <- m.TryLockContext(c.ctx) }()
+	limit := time.NewTimer(2 * c.timeout)
+	defer limit.Stop()
+	select {
+	case err := <-locked:
+		if err == nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return backend.Grant{Token: c.vote.token, Domain: q.domain, Sent: sent, TTL: a.TTL}, nil
+		}
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	c.close()
+	if ctx.Err() != nil {
+		return backend.Grant{}, ctx.Err()
+	}
+	err := c.failure()
+	if errors.Is(err, paddock.ErrHeld) { // nobody will call Undo
+		for i := range c.seats {
+			go func() { _, _ = conn{seat: &c.seats[i]}.Eval(nil) }()
+		}
+	}
+	return backend.Grant{}, err
+}
+
+// failure is why a claim was not won.
+func (c *claim) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.vote.judge() {
+	case beaten, split, leading:
+		return &paddock.HeldError{Key: c.key, RetryAfter: c.vote.retryAfter()}
+	}
+	var errs nodeErrors
+	final := 0
+	for i := range c.vote.answers {
+		a := &c.vote.answers[i]
+		switch {
+		case a.ballot == pending:
+			errs = append(errs, c.seats[i].node.explain(errSilent))
+		case a.ballot == failed:
+			errs = append(errs, a.err)
+			if isFinal(a.err) {
+				final++
+			}
+		}
+	}
+	if c.cause != nil {
+		errs = append(errs, c.cause)
+	}
+	n, need := len(c.seats), c.vote.need()
+	err := fmt.Errorf("redlock: %d of %d nodes granted the lock and %d wrote its token, where %d are needed: %w",
+		c.vote.count(granted), n, c.vote.written, need, errs)
+	if final > n-need || isFinal(c.cause) {
+		return backend.Permanent(err)
+	}
+	return err
+}
+
+// Undo is that of backend.Backend. What the nodes beyond a majority have is left to be settled in the background.
+func (q *quorum) Undo(ctx context.Context, a *backend.Attempt) error {
+	c, ok := a.State.(*claim)
+	if !ok {
+		return nil // it was not even tried
+	}
+	if err := q.giveBack(ctx, c, true); err != nil {
+		return err
+	}
+	if given, _ := c.returned(); given < q.majority {
+		return fmt.Errorf("redlock: %d of %d nodes have undone the attempt", given, len(q.nodes))
+	}
+	return nil
+}
+
+// Release is that of backend.Backend, likewise.
+func (q *quorum) Release(ctx context.Context, a *backend.Attempt) error {
+	c := a.State.(*claim)
+	if err := q.giveBack(ctx, c, false); err != nil {
+		return err
+	}
+	given, had := c.returned()
+	switch {
+	case had >= q.majority:
+		return nil
+	case had+len(q.nodes)-given < q.majority:
+		return paddock.ErrLost
+	}
+	return fmt.Errorf("redlock: %d of %d nodes have released the lock", given, len(q.nodes))
+}
+
+// giveBack returns when redsync is content, one way or the other, or at ctx's end.
+func (q *quorum) giveBack(ctx context.Context, c *claim, undo bool) error {
+	c.close()
+	m := q.mutex(c, undo, redsync.WithValue(c.owner))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = m.UnlockContext(c.ctx) // the seats know more
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// work counts what is under way, so that connections are not closed before it is done.
+type work struct {
+	mu    sync.Mutex
+	n     int
+	over  bool          // nothing may begin any more
+	idle  chan struct{} // closed when n is 0; nil: nobody asked
+	ended chan struct{} // closed when over
+}
+
+// enter reports whether something may begin, and counts it.
+func (w *work) enter() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return false
+	}
+	w.n++
+	return true
+}
+
+func (w *work) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.n--; w.n == 0 && w.idle != nil {
+		close(w.idle)
+		w.idle = nil
+	}
+}
+
+// wait returns when nothing is under way, and after d at the latest.
+func (w *work) wait(d time.Duration) {
+	w.mu.Lock()
+	if w.n == 0 {
+		w.mu.Unlock()
+		return
+	}
+	if w.idle == nil {
+		w.idle = make(chan struct{})
+	}
+	idle := w.idle
+	w.mu.Unlock()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-idle:
+	case <-t.C:
+	}
+}
+
+// end lets nothing begin any more.
+func (w *work) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	close(w.ended)
+}
