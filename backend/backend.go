@@ -62,7 +62,7 @@ type Attempt struct {
 	MaxHold time.Duration // the server should end the lease at the latest this long after the grant; 0: no limit
 	NoRenew bool          // the server should end the lease when the TTL is over
 	Waits   bool          // Try may queue
-	Slow    bool          // set before Release: the Try took long enough that its client may have repeated it
+	Slow    bool          // the request of the Try may be under way a second time: its client has repeated it (set by Try), or may have (by the Keeper)
 	State   any           // the backend's own: what Try has learnt. Undo may run beside an abandoned Try that still writes it
 
 	keeper *Keeper

@@ -28,6 +28,7 @@ type held struct {
 	// server has proved that it cannot, no window is longer than that.
 	doubts int
 	bound  time.Duration
+	proven int  // how often it has
 	unsure bool // an unanswered Extend may have moved the lock to another session: ask again
 
 	vanished  bool          // the server has said that the lock is gone
@@ -90,6 +91,7 @@ func (h *held) renewed(sent time.Time, r *Renewal) {
 	h.mu.Lock()
 	if r.Ordered {
 		h.doubts = 0
+		h.proven++
 	}
 	h.unsure = false
 	was := h.session
@@ -140,8 +142,10 @@ func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	r := Renewal{Attempt: h.a, TTL: h.within(ttl, sent)}
 	end := sent.Add(r.TTL - k.o.Margin(r.TTL))
 	wait := max(h.least()/6, min(h.least()/3, minExtendWait))
+	var proven int
 	if r.Shorten = end.Before(h.lease.Deadline()); r.Shorten {
 		h.mu.Lock()
+		proven = h.proven
 		if h.doubts++; h.doubts == 1 || r.TTL < h.bound {
 			h.bound = r.TTL
 		}
@@ -155,8 +159,10 @@ func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	answered := k.call(callCtx, func() {
 		k.b.Renew(callCtx, batch)
 		if e := batch[0].Err; r.Shorten && (e == nil || errors.Is(e, paddock.ErrLost)) {
-			h.mu.Lock() // perhaps long after the call was abandoned: it is under way no more
-			h.doubts = max(0, h.doubts-1)
+			h.mu.Lock()             // perhaps long after the call was abandoned: it is under way no more
+			if h.proven == proven { // else it is not among the present doubts
+				h.doubts = max(0, h.doubts-1)
+			}
 			h.mu.Unlock()
 		}
 	})

@@ -26,9 +26,9 @@ type KeeperOptions struct {
 	// Inline says that every call of the backend returns soon after its context has ended. It is then made on the
 	// goroutine of whoever waits for it, which is faster, and is never abandoned.
 	Inline bool
-	// Resends is how soon the backend's client may send a request a second time without being told to (go-redis: after 8 ms).
-	// A try that took longer is undone even when it was refused, since its twin may still be under way, and Attempt.Slow is set
-	// when it was granted. Defaults to never.
+	// Resends is how soon the backend's client may send a request a second time without being told to, where Try cannot see whether
+	// it has and set Attempt.Slow itself. A try that took longer, or that Try has marked, is undone even when it was refused, since
+	// its twin may still be under way; so is, by Release, one that was granted. Defaults to never.
 	Resends time.Duration
 	// Watch is called when a key first has a waiter in this process, before its second try, and stop when it has none any
 	// more. Between the two the backend calls Wake when it learns that the key may be free. Neither may block. Defaults
@@ -255,7 +255,7 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 		if held := (*paddock.HeldError)(nil); !errors.As(err, &held) {
 			err = &paddock.HeldError{Key: a.Key}
 		}
-		if k.slow(a.begun) {
+		if a.Slow || k.slow(a.begun) {
 			k.clean.undo(a)
 		}
 	case isPermanent(err):
@@ -272,7 +272,7 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 // grant makes a lease of what the backend granted, unless nobody is there to take it or it has come too late.
 func (k *Keeper) grant(ctx, outer context.Context, a *Attempt, g Grant, r request) (bridge.Lease, error) {
 	now := time.Now()
-	a.Slow = k.slow(a.begun)
+	a.Slow = a.Slow || k.slow(a.begun)
 	if g.Sent.IsZero() {
 		g.Sent = a.begun
 	}

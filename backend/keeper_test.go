@@ -90,36 +90,46 @@ func TestCancelledAttemptLeavesNothing(t *testing.T) {
 // A client that repeats a request by itself may leave the first one on its way: it must not take the key after the second was
 // answered.
 func TestTwinOfATry(t *testing.T) {
-	bubble(t, &KeeperOptions{Resends: 5 * time.Millisecond}, func(t *testing.T, s *server, k *Keeper) {
-		twins := func() {
-			s.spoil(func(_ context.Context, call string, do func()) error {
-				if call == "try" {
-					time.AfterFunc(5*time.Second, do)
-					time.Sleep(8 * time.Millisecond)
-				}
-				do()
-				return nil
-			})
-		}
-		l := mustAcquire(t, k, "a", nil)
-		twins()
-		_, err := k.TryAcquire(t.Context(), "a", nil)
-		wantErr(t, "TryAcquire", err, paddock.ErrHeld)
-		s.spoil(nil)
-		l.Release(t.Context())
-		time.Sleep(6 * time.Second)
-		if s.owner("a") != "" {
-			t.Error("the twin of a refused try took the key")
-		}
-		twins()
-		l = mustAcquire(t, k, "a", nil)
-		s.spoil(nil)
-		l.Release(t.Context())
-		time.Sleep(6 * time.Second)
-		if s.owner("a") != "" {
-			t.Error("the twin of a granted try took the key after its release")
-		}
+	t.Run("guessed", func(t *testing.T) {
+		bubble(t, &KeeperOptions{Resends: 5 * time.Millisecond}, twinOfATry)
 	})
+	t.Run("known", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, s *server, k *Keeper) {
+			s.twins = true
+			twinOfATry(t, s, k)
+		})
+	})
+}
+
+func twinOfATry(t *testing.T, s *server, k *Keeper) {
+	twins := func() {
+		s.spoil(func(_ context.Context, call string, do func()) error {
+			if call == "try" {
+				time.AfterFunc(5*time.Second, do)
+				time.Sleep(8 * time.Millisecond)
+			}
+			do()
+			return nil
+		})
+	}
+	l := mustAcquire(t, k, "a", nil)
+	twins()
+	_, err := k.TryAcquire(t.Context(), "a", nil)
+	wantErr(t, "TryAcquire", err, paddock.ErrHeld)
+	s.spoil(nil)
+	l.Release(t.Context())
+	time.Sleep(6 * time.Second)
+	if s.owner("a") != "" {
+		t.Error("the twin of a refused try took the key")
+	}
+	twins()
+	l = mustAcquire(t, k, "a", nil)
+	s.spoil(nil)
+	l.Release(t.Context())
+	time.Sleep(6 * time.Second)
+	if s.owner("a") != "" {
+		t.Error("the twin of a granted try took the key after its release")
+	}
 }
 
 func TestGrantThatComesTooLate(t *testing.T) {

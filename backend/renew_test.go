@@ -252,6 +252,39 @@ func TestShorterExtendOfUnknownOutcome(t *testing.T) {
 	})
 }
 
+// The answer to a shorter Extend that was given up says nothing of those that were sent after the server had proved their order.
+func TestLateAnswerSettlesNoLaterDoubt(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, s *server, k *Keeper) {
+		extend := func(l *paddock.Lease, link func(context.Context, string, func()) error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			s.spoil(link)
+			wantErr(t, "Extend", l.Extend(ctx, 10*time.Second), context.DeadlineExceeded)
+			s.spoil(nil)
+		}
+		l := mustAcquire(t, k, "a", &paddock.Options{TTL: time.Minute})
+		extend(l, func(_ context.Context, _ string, do func()) error {
+			do()
+			time.Sleep(2 * time.Second) // deaf to its context, and then it has an answer
+			return nil
+		})
+		s.orders = true
+		if err := l.Extend(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		s.orders = false
+		extend(l, late("renew", 10*time.Second))
+		time.Sleep(5 * time.Second) // the first has returned
+		if err := l.Extend(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(l.Deadline()); left > 10*time.Second {
+			t.Errorf("the window is %v while an Extend to 10 s is under way", left)
+		}
+		l.Release(t.Context())
+	})
+}
+
 func TestExtendsTakeTurns(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, s *server, k *Keeper) {
 		l := mustAcquire(t, k, "a", &paddock.Options{TTL: 20 * time.Second})

@@ -21,6 +21,8 @@ type server struct {
 	token  fencing.Token
 	calls  map[string]int // by name
 	batch  int            // the largest
+	orders bool           // an answered renewal proves that earlier ones are under way no more
+	twins  bool           // Try can tell that its request was sent twice: when it took long
 	link   func(ctx context.Context, call string, do func()) error
 }
 
@@ -98,6 +100,7 @@ func (s *server) forget(key string) {
 }
 
 func (s *server) Try(ctx context.Context, a *Attempt) (g Grant, err error) {
+	begun := time.Now()
 	lost := s.over(ctx, "try", func() {
 		e := s.live(a.Key)
 		switch {
@@ -114,6 +117,7 @@ func (s *server) Try(ctx context.Context, a *Attempt) (g Grant, err error) {
 			err = &paddock.HeldError{Key: a.Key, RetryAfter: time.Until(e.expires)}
 		}
 	})
+	a.Slow = s.twins && time.Since(begun) > time.Millisecond
 	if lost != nil {
 		return Grant{}, lost
 	}
@@ -148,6 +152,7 @@ func (s *server) Renew(ctx context.Context, batch []Renewal) {
 		s.batch = max(s.batch, len(batch))
 		for i := range batch {
 			r := &batch[i]
+			r.Ordered = s.orders
 			e := s.live(r.Key)
 			if e == nil || e.owner != r.Owner {
 				r.Err = paddock.ErrLost
