@@ -13,6 +13,7 @@ const (
 	ruleExtend  = "Extend sets the TTL for this and all later renewals; Extends and renewals of one lease serialise."
 	ruleShorter = "if Extend may end the lease sooner, Deadline is lowered before it is sent; after one of unknown outcome every later " +
 		"window is at most that TTL from its sending, until the server has proved the order."
+	ruleRaise   = "only Extend may lower the server's TTL; renewals and repeated grants raise it."
 	ruleMaxHold = "with MaxHold the lease ends, as ErrLost, at the latest that long after the grant; Extend does not pass it."
 )
 
@@ -24,6 +25,7 @@ var extend = []check{
 	{name: "Rule16/LowersDeadlineBeforeTheAnswer", rule: ruleShorter, run: lowersFirst},
 	{name: "Rule16/ShorterReplyLost", rule: ruleShorter, run: shorterLost},
 	{name: "Rule16/ShorterOvertaken", rule: ruleShorter, run: shorterOvertaken},
+	{name: "Rule16/RenewalOvertaken", rule: ruleRaise, run: renewalOvertaken},
 	{name: "Rule16/EndedLease", rule: ruleExtend, run: extendEnded},
 	{name: "Rule16/MaxHold", rule: ruleMaxHold, run: maxHold},
 }
@@ -182,6 +184,21 @@ func shorterOvertaken(t *trial) {
 	link.delayRequests(0)
 	_ = lease.Extend(t.ctx, t.ttl(long)) // answered, or lost just now
 	t.trusted(lease, b, delay+3*shorter)
+}
+
+// renewalOvertaken lets a longer Extend be answered before renewals that were sent earlier come.
+func renewalOvertaken(t *trial) {
+	a, link := t.spoilable()
+	b := t.open()
+	t.free(a, t.key()) // warm
+	lease := t.acquire(a, t.key(), forTTL(t.lively()))
+	ttl := lease.TTL()
+	t.pass(ttl / 5)
+	link.delayRequests(ttl / 2)
+	t.pass(ttl / 3)
+	link.delayRequests(0)
+	_ = lease.Extend(t.ctx, t.ttl(long)) // answered, or lost just now
+	t.trusted(lease, b, 2*ttl)
 }
 
 func extendEnded(t *trial) {

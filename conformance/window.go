@@ -39,6 +39,9 @@ func endsAtDeadline(t *trial) {
 	l := t.open()
 	lease := t.acquire(l, t.key(), unrenewed(t.brief()))
 	begun, deadline := time.Now(), lease.Deadline()
+	if d := deadline.Sub(begun); d > lease.TTL() {
+		t.Fatalf("Deadline is %v away; the TTL is %v", d, lease.TTL())
+	}
 	for lease.Err() == nil {
 		if late := time.Since(deadline); late > 0 && lease.Err() == nil {
 			t.Fatalf("Err is nil %v after Deadline", late)

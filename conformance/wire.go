@@ -74,7 +74,7 @@ func waitingGoroutines(t *trial) {
 		for range waiters {
 			running.Go(func() { t.freeAtOnce(b, key) })
 		}
-		t.pass(5 * queued)
+		t.pass(10 * queued)
 		t.release(held)
 		running.Wait()
 		return float64(t.b.Commands()-before) / float64(waiters)
@@ -82,7 +82,12 @@ func waitingGoroutines(t *trial) {
 	each(2) // warm
 	few, many := each(4), each(64)
 	t.Logf("requests for each acquisition: %.1f with 4 waiters, %.1f with 64", few, many)
-	if most := few + 2; many > most {
+	if many > few+2 {
 		t.Errorf("each of 64 waiting goroutines cost %.1f requests; with 4 it was %.1f", many, few)
+	}
+	c := t.b.Costs
+	if most := 3 + 2*float64(max(1, c.Acquire)+max(1, c.Contended)+max(1, c.Release)); many > most {
+		t.Errorf("each of 64 goroutines that waited for less than %v cost %.1f requests; that is more than %v: somebody polls",
+			soon/2, many, most)
 	}
 }
