@@ -58,6 +58,9 @@ type Cache[V any] struct {
 	obs   Observer
 	rand  func() float64
 
+	maxKey int
+	limit  limit // of calls of the store
+
 	mu      sync.Mutex
 	closed  bool
 	reads   map[string]*reading[V] // reads under way
@@ -93,9 +96,11 @@ func New[V any](store Store, policies Policies, opts *Options[V]) (*Cache[V], er
 	if c.o.StoreTimeout == 0 {
 		c.o.StoreTimeout = time.Second
 	}
+	c.limit.wait = c.o.StoreTimeout
 	if c.o.CloseWait == 0 {
 		c.o.CloseWait = 5 * time.Second
 	}
+	c.maxKey = maxLockKey - len(c.lockKey(""))
 	if c.o.Codec == nil {
 		c.o.Codec = JSON[V]{}
 	}
@@ -253,8 +258,8 @@ func (c *Cache[V]) check(ctx context.Context, key string) (*rule, error) {
 	if closed {
 		return nil, fmt.Errorf("%w: %q", ErrClosed, key)
 	}
-	if key == "" || !utf8.ValidString(key) || len(c.lockKey(key)) > maxLockKey {
-		return nil, fmt.Errorf("%w: key %.64q: a key is valid UTF-8 of 1 to %d bytes", ErrInvalid, key, maxLockKey-len(c.lockKey("")))
+	if key == "" || !utf8.ValidString(key) || len(key) > c.maxKey {
+		return nil, fmt.Errorf("%w: key %.64q: a key is valid UTF-8 of 1 to %d bytes", ErrInvalid, key, c.maxKey)
 	}
 	p := c.rule(key)
 	if p == nil {
@@ -271,7 +276,7 @@ func (c *Cache[V]) storeKey(key string) string { return c.o.Name + "/" + key }
 
 // ask makes a call of the store, on the caller's goroutine.
 func (c *Cache[V]) ask(ctx context.Context, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.o.StoreTimeout)
+	ctx, cancel := c.limit.within(ctx)
 	defer cancel()
 	if err := call(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrStoreDown, err)

@@ -6,18 +6,22 @@ import (
 )
 
 // A read of the store may serve every call that asked before it was sent. So that a crowd costs one or two reads, a key has at
-// most one under way in a process: who comes meanwhile is in the next round, which is sent when the one before is back.
+// most one under way in a process: who comes meanwhile is in the next round, which is sent when the one before is back. Each
+// read is made by one of those that it is for, on its own goroutine: passing it to another would take longer than the read.
 
 // reading is the reads of a key.
 type reading[V any] struct {
-	next *round[V] // nil: nobody has come since the present round was sent
+	busy bool      // a read is under way
+	next *round[V] // of those who came since it was sent; nil: nobody
 }
 
-// round is one read. Its fields are set when done is closed.
+// round is one read.
 type round[V any] struct {
-	ctx  context.Context // of who came first, for its values
-	done chan struct{}
-	found[V]
+	waiting int           // guarded by the cache's mu
+	turn    chan struct{} // has something in it when the round is to be made by one of those who wait for it
+	done    chan struct{}
+	found   found[V] // set, like spoiled, before done is closed
+	spoiled bool     // the context of the one who made it ended
 }
 
 // found is what the store knows of a key.
@@ -30,38 +34,105 @@ type found[V any] struct {
 
 // read returns what the store had for key at some moment after the call. The error is ctx's.
 func (c *Cache[V]) read(ctx context.Context, key string) (*found[V], error) {
-	c.mu.Lock()
-	var r *round[V]
-	if q := c.reads[key]; q == nil {
-		r = &round[V]{ctx: ctx, done: make(chan struct{})}
-		q = &reading[V]{}
-		c.reads[key] = q
-		go c.rounds(key, q, r)
-	} else {
-		if q.next == nil {
-			q.next = &round[V]{ctx: ctx, done: make(chan struct{})}
+	for {
+		r, lead := c.round(key)
+		if r == nil { // nobody else can have it
+			f := c.fetch(ctx, key)
+			if c.next(key); f.err != nil && ctx.Err() != nil {
+				return nil, ended(ctx, key)
+			}
+			return &f, nil
 		}
-		r = q.next
-	}
-	c.mu.Unlock()
-	select {
-	case <-r.done:
-		return &r.found, nil
-	case <-ctx.Done():
-		return nil, ended(ctx, key)
+		for !lead && !r.over() {
+			select {
+			case <-r.turn:
+				lead = c.take(key, r)
+			case <-r.done:
+			case <-ctx.Done():
+				c.quit(key, r)
+				return nil, ended(ctx, key)
+			}
+		}
+		if lead {
+			r.found = c.fetch(ctx, key)
+			r.spoiled = ctx.Err() != nil && r.found.err != nil
+			close(r.done)
+			c.next(key)
+		}
+		switch {
+		case !r.spoiled:
+			return &r.found, nil
+		case lead:
+			return nil, ended(ctx, key)
+		}
 	}
 }
 
-// rounds reads for as long as there is somebody to read for.
-func (c *Cache[V]) rounds(key string, q *reading[V], r *round[V]) {
-	for r != nil {
-		r.found = c.fetch(context.WithoutCancel(r.ctx), key)
-		close(r.done)
-		c.mu.Lock()
-		if r, q.next = q.next, nil; r == nil {
-			delete(c.reads, key)
-		}
-		c.mu.Unlock()
+func (r *round[V]) over() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// round returns the next read of key to be sent, and whether it is the caller's to make; nil when it is for the caller alone.
+func (c *Cache[V]) round(key string) (r *round[V], lead bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.reads[key]
+	if q == nil {
+		c.reads[key] = &reading[V]{busy: true}
+		return nil, true
+	}
+	if q.next == nil {
+		q.next = newRound[V]()
+	}
+	r = q.next
+	if !q.busy { // offered to those who wait for it, and not begun
+		q.busy, q.next = true, nil
+		return r, true
+	}
+	r.waiting++
+	return r, false
+}
+
+func newRound[V any]() *round[V] {
+	return &round[V]{turn: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// take reports whether r is the caller's to make: another may have been faster.
+func (c *Cache[V]) take(key string, r *round[V]) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.reads[key]
+	if q == nil || q.busy || q.next != r {
+		return false
+	}
+	q.busy, q.next = true, nil
+	return true
+}
+
+// next offers the next round, if there is one, to those who wait for it.
+func (c *Cache[V]) next(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.reads[key]
+	if q.busy = false; q.next == nil || q.next.waiting == 0 {
+		delete(c.reads, key)
+		return
+	}
+	q.next.turn <- struct{}{}
+}
+
+// quit ends a caller's wait for r.
+func (c *Cache[V]) quit(key string, r *round[V]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.waiting--
+	if q := c.reads[key]; q != nil && !q.busy && q.next == r && r.waiting == 0 {
+		delete(c.reads, key)
 	}
 }
 
@@ -74,7 +145,9 @@ func (c *Cache[V]) fetch(ctx context.Context, key string) (f found[V]) {
 		return err
 	})
 	if f.err != nil {
-		c.storeDown(key, f.err)
+		if ctx.Err() == nil {
+			c.storeDown(key, f.err)
+		}
 		return f
 	}
 	f.take(c, key, es[0])

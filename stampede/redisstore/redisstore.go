@@ -22,6 +22,9 @@
 //
 // # What it rests on
 //
+// A Cluster client should have ContextTimeoutEnabled: without it each call needs a goroutine, so that it can be abandoned when its
+// context ends.
+//
 // Redis replicates asynchronously. A failover may lose an acknowledged Invalidate with everything after it: the old entry is then served for what was left
 // of its TTL. Replicas lag behind in the same way, so clients that read from them are refused by [New] where it can see
 // that they do. It cannot see where a Client was connected to a replica by its address: there a load cannot begin, and what reads find may be old.
@@ -47,10 +50,10 @@ type Options struct {
 	Prefix string
 }
 
-// Store is a stampede.Store. All methods may be called concurrently. Their ends are bounded by their contexts, whatever the
-// client's own time limits are.
+// Store is a stampede.Store. All methods may be called concurrently. They end soon after the deadline of their context, whatever
+// the time limits of the client; the end of a context without a deadline may be noticed only when the server has answered.
 type Store struct {
-	client  redis.UniversalClient
+	bound   bound
 	prefix  string
 	watcher *watcher
 }
@@ -71,7 +74,7 @@ var (
 // New returns a Store on what client is connected to. It sends nothing. The client remains the caller's to close, after the
 // Store.
 func New(client redis.UniversalClient, opts *Options) (*Store, error) {
-	s := &Store{client: client, prefix: "paddock"}
+	s := &Store{prefix: "paddock"}
 	if opts != nil && opts.Prefix != "" {
 		s.prefix = opts.Prefix
 	}
@@ -91,7 +94,7 @@ func New(client redis.UniversalClient, opts *Options) (*Store, error) {
 		return nil, fmt.Errorf("%w: redisstore: a Ring moves keys to other shards and back when one fails, which brings back what was "+
 			"invalidated", stampede.ErrInvalid)
 	}
-	s.watcher = newWatcher(client)
+	s.bound, s.watcher = newBound(client), newWatcher(client)
 	return s, nil
 }
 
@@ -105,30 +108,10 @@ func (s *Store) keys(key string) (entry, failure, ticket string) {
 	return base + ":e1", base + ":f1", base + ":t1"
 }
 
-// bounded makes a call that may not care for its context, and leaves it to itself when the context has ended.
-func bounded[T any](ctx context.Context, call func() (T, error)) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		v, err := call()
-		done <- answer{v, err}
-	}()
-	select {
-	case a := <-done:
-		return a.value, a.err
-	case <-ctx.Done():
-		var zero T
-		return zero, fmt.Errorf("redisstore: no answer: %w", ctx.Err())
-	}
-}
-
 // Get is that of stampede.Store.
 func (s *Store) Get(ctx context.Context, keys ...string) ([]stampede.Entry, error) {
-	return bounded(ctx, func() ([]stampede.Entry, error) {
-		pipe := s.client.Pipeline()
+	return call(ctx, &s.bound, func(client redis.UniversalClient) ([]stampede.Entry, error) {
+		pipe := client.Pipeline()
 		left, known := make([]*redis.DurationCmd, len(keys)), make([]*redis.SliceCmd, len(keys))
 		for i, key := range keys {
 			entry, failure, _ := s.keys(key)
@@ -169,8 +152,8 @@ func (s *Store) Begin(ctx context.Context, key, id string, keep time.Duration) (
 	var t stampede.Ticket
 	var e stampede.Entry
 	entry, failure, ticket := s.keys(key)
-	reply, err := bounded(ctx, func() ([]any, error) {
-		return beginScript.Run(ctx, s.client, []string{entry, failure, ticket}, id, milliseconds(keep)).Slice()
+	reply, err := call(ctx, &s.bound, func(client redis.UniversalClient) ([]any, error) {
+		return beginScript.Run(ctx, client, []string{entry, failure, ticket}, id, milliseconds(keep)).Slice()
 	})
 	if err != nil {
 		return e, t, fmt.Errorf("redisstore: begin: %w", err)
@@ -203,8 +186,8 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 		what, body, ttl = "failure", []byte(e.Failure), e.TTL
 	}
 	entry, failure, ticket := s.keys(key)
-	n, err := bounded(ctx, func() (int, error) {
-		return putScript.Run(ctx, s.client, []string{entry, failure, ticket}, t.ID, t.Turn, e.Fence.Domain,
+	n, err := call(ctx, &s.bound, func(client redis.UniversalClient) (int, error) {
+		return putScript.Run(ctx, client, []string{entry, failure, ticket}, t.ID, t.Turn, e.Fence.Domain,
 			fmt.Sprintf("%019d", e.Fence.Token), what, body, milliseconds(ttl), s.channel(key)).Int()
 	})
 	if err != nil {
@@ -216,8 +199,8 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 // Set is that of stampede.Store.
 func (s *Store) Set(ctx context.Context, key string, e stampede.Entry) error {
 	entry, failure, ticket := s.keys(key)
-	_, err := bounded(ctx, func() (int, error) {
-		return setScript.Run(ctx, s.client, []string{entry, failure, ticket}, encode(e), milliseconds(e.TTL+e.StaleFor),
+	_, err := call(ctx, &s.bound, func(client redis.UniversalClient) (int, error) {
+		return setScript.Run(ctx, client, []string{entry, failure, ticket}, encode(e), milliseconds(e.TTL+e.StaleFor),
 			s.channel(key)).Int()
 	})
 	if err != nil {
@@ -228,8 +211,8 @@ func (s *Store) Set(ctx context.Context, key string, e stampede.Entry) error {
 
 // Invalidate is that of stampede.Store.
 func (s *Store) Invalidate(ctx context.Context, keys ...string) error {
-	_, err := bounded(ctx, func() (struct{}, error) {
-		pipe := s.client.Pipeline()
+	_, err := call(ctx, &s.bound, func(client redis.UniversalClient) (struct{}, error) {
+		pipe := client.Pipeline()
 		var dels []*redis.IntCmd
 		for _, key := range keys {
 			entry, failure, ticket := s.keys(key)

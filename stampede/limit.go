@@ -1,0 +1,47 @@
+package stampede
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// limit gives contexts that end after a wait, or somewhat later. A timer for each call would be a good part of what a hit costs, and
+// hardly one ever fires; so calls share them.
+type limit struct {
+	wait time.Duration
+
+	mu     sync.Mutex
+	shared context.Context // ends at end
+	cancel func()          // of shared; never called, since calls that began before may still use it
+	end    time.Time
+}
+
+// within returns a context with ctx's values that ends with it, and at least l.wait and at most a quarter more from now.
+func (l *limit) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	now := time.Now()
+	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= l.wait {
+		return ctx, func() {}
+	}
+	l.mu.Lock()
+	if l.end.Sub(now) < l.wait {
+		l.end = now.Add(l.wait + l.wait/4)
+		l.shared, l.cancel = context.WithDeadline(context.Background(), l.end)
+	}
+	shared := l.shared
+	l.mu.Unlock()
+	if ctx.Done() == nil {
+		return limited{shared, ctx}, func() {}
+	}
+	both, cancel := context.WithCancelCause(shared)
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	return limited{both, ctx}, func() { stop(); cancel(nil) }
+}
+
+// limited is one context with the values of another.
+type limited struct {
+	context.Context
+	values context.Context
+}
+
+func (l limited) Value(key any) any { return l.values.Value(key) }
