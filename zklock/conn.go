@@ -28,33 +28,42 @@ type link struct {
 	timeout time.Duration // as negotiated; set before anybody else sees the link
 }
 
-// Offsets in a packet of ZooKeeper's protocol, each after its length of four bytes: a connect request and response are
-// (version, last zxid seen, ...) and (version, timeout, session id, ...), another request (xid, opcode, ...).
+// Offsets in a packet of ZooKeeper's protocol, after its length of four bytes. A connect request and its response are
+// (version, last zxid seen, ...) and (version, timeout, session id, ...), another request (xid, opcode, ...). In a multi a
+// list of operations follows, each of them (opcode, done, error, path, ...).
 const (
-	atLength  = 0
-	atZxid    = 8
-	atTimeout = 8
-	atID      = 12
-	atOpcode  = 8
-	atRequest = 12
-	ofSubtype = 9 // the header of an operation within a multi
+	atZxid      = 8
+	atTimeout   = 8
+	atID        = 12
+	atOpcode    = 8
+	atOperation = 12
+	atPath      = 21
 
 	opMulti           = 14
 	opCreateContainer = 19
 )
 
 func (c *link) Write(b []byte) (int, error) {
-	if !c.asked.IsZero() {
-		n, err := c.Conn.Write(b)
-		if err == nil {
-			c.session.passed(b)
+	if c.asked.IsZero() {
+		c.asked = time.Now()
+		if len(b) >= atZxid+8 && c.session.forgotten() {
+			b = slices.Clone(b)
+			binary.BigEndian.PutUint64(b[atZxid:], 0)
 		}
-		return n, err
+		return c.Conn.Write(b)
 	}
-	c.asked = time.Now()
-	if len(b) >= atZxid+8 && c.session.forgotten() {
+	path := named(b)
+	if path == nil {
+		return c.Conn.Write(b)
+	}
+	m := c.session.leaving(path)
+	if m == nil {
+		return c.Conn.Write(b)
+	}
+	defer close(m.left)
+	if m.container {
 		b = slices.Clone(b)
-		binary.BigEndian.PutUint64(b[atZxid:], 0)
+		binary.BigEndian.PutUint32(b[atOperation:], opCreateContainer)
 	}
 	return c.Conn.Write(b)
 }
@@ -69,7 +78,7 @@ func (c *link) Read(b []byte) (int, error) {
 		return n, err
 	}
 	c.answer = append(c.answer, b[:n]...)
-	if len(c.answer) >= 4 && len(c.answer) >= 4+int(binary.BigEndian.Uint32(c.answer[atLength:])) {
+	if len(c.answer) >= 4 && len(c.answer) >= 4+int(binary.BigEndian.Uint32(c.answer)) {
 		c.answered = true
 		_ = c.Conn.SetDeadline(time.Time{}) // an error shows at the next Read
 		if len(c.answer) < atID+8 {
@@ -108,27 +117,16 @@ func (c *link) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// named returns the path that a request names first, of those requests that others line up behind; else nil.
+// named returns the path that the first operation of a multi names; nil for other requests.
 func named(packet []byte) []byte {
-	if len(packet) < atRequest {
+	if len(packet) < atPath+4 || binary.BigEndian.Uint32(packet[atOpcode:]) != opMulti {
 		return nil
 	}
-	at := atRequest
-	switch binary.BigEndian.Uint32(packet[atOpcode:]) {
-	case opMulti:
-		at += ofSubtype
-	case opCreateContainer:
-	default:
-		return nil
+	path := packet[atPath+4:]
+	if n := binary.BigEndian.Uint32(packet[atPath:]); uint64(n) <= uint64(len(path)) {
+		return path[:n]
 	}
-	if len(packet) < at+4 {
-		return nil
-	}
-	n := uint64(binary.BigEndian.Uint32(packet[at:]))
-	if at += 4; uint64(len(packet)-at) < n {
-		return nil
-	}
-	return packet[at : at+int(n)]
+	return nil
 }
 
 // hosts hands out the servers in turn. go-zookeeper's own provider looks names up once and for all, and makes the
@@ -144,17 +142,33 @@ func (h *hosts) Init(servers []string) error { h.servers = servers; return nil }
 func (h *hosts) Len() int                    { return len(h.servers) }
 func (h *hosts) Connected()                  {}
 
-// Next returns true, upon which go-zookeeper looks whether it was closed, when the session is over.
+// Next returns true when go-zookeeper should look whether it was closed, and fail the requests that it has not sent,
+// for both of which it then takes a second.
 func (h *hosts) Next() (string, bool) {
 	server := h.servers[h.next%len(h.servers)]
 	h.next++
-	return server, h.session.isOver()
+	return server, h.session.stuck()
 }
 
 const (
 	minRedial = 20 * time.Millisecond // between two rounds over the servers
 	maxRedial = time.Second
 )
+
+// stuck reports whether the session is over, or, once, that its client is not connected again soon: the requests that it
+// was given at the last moment would wait for that.
+func (s *session) stuck() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return true
+	}
+	stuck := !s.parted.IsZero() && time.Since(s.parted) > maxRedial
+	if stuck {
+		s.parted = time.Time{}
+	}
+	return stuck
+}
 
 // dial is what go-zookeeper connects with.
 func (s *session) dial(network, server string, _ time.Duration) (net.Conn, error) {

@@ -57,8 +57,7 @@ func (s *session) beat(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, s.refused(err)
 	}
-	// go-zookeeper waits for two thirds of the timeout before it tries another server.
-	defer context.AfterFunc(ctx, func() { s.silent(c, sent) })()
+	defer s.watchOver(ctx, c, sent)()
 
 	s.mu.Lock()
 	idle := s.busy == 0
@@ -105,9 +104,18 @@ func (s *session) write() error {
 	return err
 }
 
-// silent breaks a link on which nothing was heard since a request was sent.
-func (s *session) silent(c *link, sent time.Time) {
-	if time.Duration(c.heard.Load()) < sent.Sub(s.begun) {
-		_ = c.Conn.Close()
+// watchOver breaks the link if a beat is not answered in time: at the end of ctx if nothing at all was heard since it was
+// sent, and after a third of the timeout if only it was not answered. go-zookeeper waits for two thirds of the timeout,
+// and only for anything to be heard, before it tries another server.
+func (s *session) watchOver(ctx context.Context, c *link, sent time.Time) (stop func()) {
+	silent := context.AfterFunc(ctx, func() {
+		if time.Duration(c.heard.Load()) < sent.Sub(s.begun) {
+			_ = c.Conn.Close() // which go-zookeeper sees
+		}
+	})
+	stalled := time.AfterFunc(c.timeout/3, func() { _ = c.Conn.Close() })
+	return func() {
+		silent()
+		stalled.Stop()
 	}
 }

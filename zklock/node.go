@@ -21,7 +21,6 @@ type node struct {
 	settle  func()        // closes it
 	name    string        // "" while it is not known whether there is one
 	none    bool          // there is none, and will be none
-	made    bool          // its parent was made for it
 	token   fencing.Token
 }
 
@@ -86,11 +85,22 @@ func queue(children []string) []place {
 // ahead returns those who stand before owner, first to last; false if owner is not there.
 func ahead(children []string, owner string) ([]place, bool) {
 	places := queue(children)
-	i := slices.IndexFunc(places, func(p place) bool { return p.owner == owner })
-	if i < 0 {
-		return nil, false
+	for i, p := range places {
+		if p.owner == owner {
+			return places[:i], true
+		}
 	}
-	return places[:i], true
+	return nil, false
+}
+
+// position returns owner's place.
+func position(children []string, owner string) (place, bool) {
+	for _, name := range children {
+		if p, ok := parsePlace(name); ok && p.owner == owner {
+			return p, true
+		}
+	}
+	return place{}, false
 }
 
 // element encodes any string as one element of a path. Distinct strings have distinct elements, and none is ".", ".." or

@@ -99,7 +99,6 @@ func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, 
 		if !permanent(err) {
 			return backend.Grant{}, s.refused(err)
 		}
-		_ = e.remove(ctx, n) // there is at most a parent that nobody has used
 		e.forget(n)
 		return backend.Grant{}, backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
 	}
@@ -265,18 +264,12 @@ func (e *ensemble) remove(ctx context.Context, n *node) error {
 func (s *session) delete(n *node) error {
 	name := n.name
 	if name == "" && !n.none {
-		p, err := s.find(n)
-		if err != nil {
+		var err error
+		if name, err = s.find(n); err != nil {
 			return err
 		}
-		name = p.name
 	}
 	if name == "" {
-		if n.made { // by us, and the server removes only those that were used
-			if err := s.conn.Delete(n.parent, -1); lost(err) {
-				return err
-			}
-		}
 		return paddock.ErrLost
 	}
 	err := s.conn.Delete(n.parent+"/"+name, -1)
@@ -284,23 +277,6 @@ func (s *session) delete(n *node) error {
 		return fmt.Errorf("%w: node %s is gone", paddock.ErrLost, name)
 	}
 	return err
-}
-
-// find looks for a node after an answer was lost; its name is empty if there is none.
-func (s *session) find(n *node) (place, error) {
-	if _, err := s.conn.Sync(n.parent); err != nil { // or this server might not have heard of it yet
-		return place{}, err
-	}
-	children, _, err := s.conn.Children(n.parent)
-	if err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return place{}, err
-	}
-	for _, p := range queue(children) {
-		if p.owner == n.owner {
-			return p, nil
-		}
-	}
-	return place{}, nil
 }
 
 // permanent tells the errors that will not go away by themselves.
@@ -317,6 +293,5 @@ func permanent(err error) bool {
 
 // lost tells the errors after which a request may have been carried out.
 func lost(err error) bool {
-	return err != nil && !permanent(err) && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNodeExists) &&
-		!errors.Is(err, zk.ErrNotEmpty)
+	return err != nil && !permanent(err) && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNodeExists)
 }

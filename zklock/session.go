@@ -35,13 +35,14 @@ type session struct {
 	known   bool             // the server knows who we are
 	up      chan struct{}    // closed while both are so
 	ended   bool
-	cause   error // why it has
-	failure error // of the last dial
-	tries   int   // dials since the session was last let in
-	busy    int   // attempts and leases that hang on it
+	cause   error     // why it has
+	failure error     // of the last dial
+	tries   int       // dials since the session was last let in
+	parted  time.Time // when the link broke; zero once that was dealt with
+	busy    int       // attempts and leases that hang on it
 	proof   proof
 	watches map[string]*watch
-	passing map[string][]chan struct{} // by path: closed when a request that names it leaves
+	multis  map[string][]*multi // by the path that they name first: not sent yet
 }
 
 var (
@@ -53,7 +54,7 @@ var (
 func (e *ensemble) begin() *session {
 	s := &session{
 		e: e, begun: time.Now(), up: make(chan struct{}),
-		known: len(e.o.Auth) == 0, watches: map[string]*watch{}, passing: map[string][]chan struct{}{},
+		known: len(e.o.Auth) == 0, watches: map[string]*watch{}, multis: map[string][]*multi{},
 	}
 	s.life, s.cancel = context.WithCancel(context.Background())
 	s.mu.Lock() // the client calls back before Connect returns
@@ -90,6 +91,7 @@ func (s *session) event(ev zk.Event) {
 		s.mu.Lock()
 		if s.joined && s.known {
 			s.up = make(chan struct{})
+			s.parted = time.Now()
 		}
 		s.joined = false
 		s.mu.Unlock()
