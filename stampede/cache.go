@@ -43,8 +43,10 @@ type Options[V any] struct {
 	StoreTimeout time.Duration
 	// CloseWait is how long Close waits for loads to end that were told to. Defaults to 5 s.
 	CloseWait time.Duration
+	// Workers is how many keys are replaced at a time by Keep. Defaults to 4.
+	Workers int
 
-	now func() time.Time // for tests
+	rand func() float64 // for tests; defaults to math/rand/v2
 }
 
 // Cache is a cache of values of type V. All methods may be called concurrently.
@@ -56,7 +58,7 @@ type Cache[V any] struct {
 	rules []*rule
 	o     Options[V]
 	obs   Observer
-	rand  func() float64
+	rand  func() float64 // in [0, 1)
 
 	maxKey int
 	limit  limit // of calls of the store
@@ -67,7 +69,11 @@ type Cache[V any] struct {
 	flights map[string]*flight[V]  // loads under way that can be joined
 	running map[*flight[V]]struct{}
 	held    map[string]time.Time // keys known to be held elsewhere: when to try again
-	idle    chan struct{}        // closed when a closed cache has no flight running
+	kept    map[string]*kept[V]
+	due     []*kept[V]    // wait for a worker
+	workers int           // at work
+	closing chan struct{} // closed by Close
+	idle    chan struct{} // closed when a closed cache has neither flight nor worker any more
 }
 
 // New returns a Cache of what store keeps, by the first of policies that matches a key. It refuses, as ErrInvalid, what cannot
@@ -76,7 +82,7 @@ func New[V any](store Store, policies Policies, opts *Options[V]) (*Cache[V], er
 	c := &Cache[V]{
 		store: store, rand: rand.Float64,
 		reads: map[string]*reading[V]{}, flights: map[string]*flight[V]{}, running: map[*flight[V]]struct{}{},
-		held: map[string]time.Time{}, idle: make(chan struct{}),
+		held: map[string]time.Time{}, kept: map[string]*kept[V]{}, closing: make(chan struct{}), idle: make(chan struct{}),
 	}
 	if opts != nil {
 		c.o = *opts
@@ -90,8 +96,15 @@ func New[V any](store Store, policies Policies, opts *Options[V]) (*Cache[V], er
 	if strings.Contains(c.o.Name, "/") || !utf8.ValidString(c.o.Name) || len(c.o.Name) > 256 {
 		return nil, fmt.Errorf("%w: Name %q; it has no slash and at most 256 bytes of UTF-8", ErrInvalid, c.o.Name)
 	}
-	if c.o.StoreTimeout < 0 || c.o.CloseWait < 0 {
-		return nil, fmt.Errorf("%w: StoreTimeout is %v and CloseWait %v; neither can be negative", ErrInvalid, c.o.StoreTimeout, c.o.CloseWait)
+	if c.o.StoreTimeout < 0 || c.o.CloseWait < 0 || c.o.Workers < 0 {
+		return nil, fmt.Errorf("%w: StoreTimeout is %v, CloseWait %v and Workers %d; none can be negative",
+			ErrInvalid, c.o.StoreTimeout, c.o.CloseWait, c.o.Workers)
+	}
+	if c.o.Workers == 0 {
+		c.o.Workers = 4
+	}
+	if c.o.rand != nil {
+		c.rand = c.o.rand
 	}
 	if c.o.StoreTimeout == 0 {
 		c.o.StoreTimeout = time.Second
@@ -140,6 +153,8 @@ type Result[V any] struct {
 	// Cause is why there is nothing better: set when what was served is stale because a load failed or took longer than MaxWait, or
 	// was loaded while bypassing something that is down.
 	Cause error
+
+	writer string // of the entry
 }
 
 // Get returns the value of key, from the store or by load: see the package comment for which, and Lookup for how to learn
@@ -155,29 +170,39 @@ func (c *Cache[V]) Get(ctx context.Context, key string, load func(ctx context.Co
 
 // Lookup is Get with all that is known about the value.
 func (c *Cache[V]) Lookup(ctx context.Context, key string, load func(ctx context.Context) (V, error)) (Result[V], error) {
+	return c.observed(ctx, key, func(v *visit[V]) (Result[V], error) {
+		v.load = load
+		return v.serve()
+	})
+}
+
+// observed makes a call for key, and tells the observer what it came to.
+func (c *Cache[V]) observed(ctx context.Context, key string, serve func(*visit[V]) (Result[V], error)) (r Result[V], err error) {
 	begun := time.Now()
-	p, err := c.check(ctx, key)
-	var r Result[V]
+	p, err := c.check(ctx, key, true)
 	if err == nil && loads(ctx, c, key) {
 		err = fmt.Errorf("%w: %q: %w", ErrInvalid, key, errOwnKey)
 	}
 	if err == nil {
-		v := &visit[V]{c: c, ctx: ctx, key: key, p: p, load: load, begun: begun}
-		r, err = v.serve()
+		r, err = serve(&visit[V]{c: c, ctx: ctx, key: key, p: p, begun: begun})
 		r.Backend = p.backend
 	}
+	c.observe(key, begun, r, err)
+	return r, err
+}
+
+func (c *Cache[V]) observe(key string, begun time.Time, r Result[V], err error) {
 	switch {
 	case err != nil && c.obs.Failed != nil:
 		c.obs.Failed(key, time.Since(begun), err)
 	case err == nil && c.obs.Served != nil:
 		c.obs.Served(key, r.Status, r.Age, time.Since(begun))
 	}
-	return r, err
 }
 
 // Set stores value as if it had been loaded now. Loads that are under way do not replace it.
 func (c *Cache[V]) Set(ctx context.Context, key string, value V) error {
-	p, err := c.check(ctx, key)
+	p, err := c.check(ctx, key, false)
 	if err != nil {
 		return err
 	}
@@ -195,7 +220,7 @@ func (c *Cache[V]) Set(ctx context.Context, key string, value V) error {
 func (c *Cache[V]) Invalidate(ctx context.Context, keys ...string) error {
 	names := make([]string, len(keys))
 	for i, key := range keys {
-		if _, err := c.check(ctx, key); err != nil {
+		if _, err := c.check(ctx, key, false); err != nil {
 			return err
 		}
 		names[i] = c.storeKey(key)
@@ -210,13 +235,16 @@ func (c *Cache[V]) Invalidate(ctx context.Context, keys ...string) error {
 // CloseWait, and then returns an error that says how many loads go on in spite of it.
 func (c *Cache[V]) Close() error {
 	c.mu.Lock()
-	first := !c.closed
-	c.closed = true
-	for f := range c.running {
-		f.cancel(ErrClosed)
-	}
-	if first && len(c.running) == 0 {
-		close(c.idle)
+	if !c.closed {
+		c.closed = true
+		close(c.closing)
+		for _, k := range c.kept {
+			k.timer.Stop()
+		}
+		for f := range c.running {
+			f.cancel(ErrClosed)
+		}
+		c.settle()
 	}
 	c.mu.Unlock()
 	limit := time.NewTimer(c.o.CloseWait)
@@ -228,6 +256,17 @@ func (c *Cache[V]) Close() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return fmt.Errorf("stampede: closed, but after %v %d loads are still running", c.o.CloseWait, len(c.running))
+	}
+}
+
+// settle closes idle when a closed cache has come to rest. The caller holds mu.
+func (c *Cache[V]) settle() {
+	if c.closed && len(c.running) == 0 && c.workers == 0 {
+		select {
+		case <-c.idle:
+		default:
+			close(c.idle)
+		}
 	}
 }
 
@@ -251,9 +290,12 @@ func (c *Cache[V]) rule(key string) *rule {
 const maxLockKey = 1024 // of a paddock.Locker
 
 // check is for every call: it refuses what cannot work before anything is sent.
-func (c *Cache[V]) check(ctx context.Context, key string) (*rule, error) {
+func (c *Cache[V]) check(ctx context.Context, key string, reads bool) (*rule, error) {
 	c.mu.Lock()
 	closed := c.closed
+	if reads {
+		c.noteRead(key)
+	}
 	c.mu.Unlock()
 	if closed {
 		return nil, fmt.Errorf("%w: %q", ErrClosed, key)

@@ -23,8 +23,12 @@ func (f *flight[V]) run() {
 			f.lead(nil, nil)
 			return
 		}
+		if err := f.p.lockerDown(); err != nil {
+			f.unlocked(err)
+			return
+		}
 		if f.c.heldFor(f.key) <= 0 {
-			lease, err := f.p.Locker.TryAcquire(f.ctx, f.c.lockKey(f.key), f.lockOptions())
+			lease, err := f.try()
 			if err == nil {
 				f.lead(lease, nil)
 				return
@@ -51,11 +55,12 @@ func (f *flight[V]) run() {
 	}
 }
 
-func (f *flight[V]) lockOptions() *paddock.Options {
-	return &paddock.Options{
+func (f *flight[V]) try() (*paddock.Lease, error) {
+	defer f.batch.slot()()
+	return f.p.Locker.TryAcquire(f.ctx, f.c.lockKey(f.key), &paddock.Options{
 		TTL: f.p.LockTTL, NoRenew: f.p.NoRenew,
 		MaxHold: f.p.LoadTimeout + f.p.LockTTL + 2*f.c.o.StoreTimeout, // a load that hangs does not hold on for ever
-	}
+	})
 }
 
 func (f *flight[V]) detour() *detour {
@@ -145,14 +150,12 @@ func (f *flight[V]) look() (over bool) {
 
 // known publishes what got says, if it makes a load unnecessary.
 func (f *flight[V]) known(got *found[V], before int) bool {
-	switch {
-	case got.Fresh() && got.Writer == f.seen: // a fresh entry that is to be replaced
-		return false
-	case got.Fresh() && got.Kind == Value:
+	switch fresh := got.Fresh() && (f.seen == "" || got.Writer != f.seen); {
+	case fresh && got.Kind == Value:
 		f.publish(before, got.result(Waited), nil)
-	case got.Fresh():
+	case fresh:
 		f.publish(before, Result[V]{}, fmt.Errorf("%w: %q", ErrNotFound, f.key))
-	case got.Failure != "":
+	case got.Failure != "" && !f.insist:
 		f.publish(before, Result[V]{}, &RemoteError{Key: f.key, Message: got.Failure})
 	default:
 		return false
@@ -160,7 +163,7 @@ func (f *flight[V]) known(got *found[V], before int) bool {
 	return true
 }
 
-// lockerDown is what follows when the lock cannot be tried for.
+// lockerDown is what follows when the lock could not be tried for.
 func (f *flight[V]) lockerDown(err error) {
 	if f.ctx.Err() != nil {
 		f.fail(context.Cause(f.ctx))
@@ -170,7 +173,17 @@ func (f *flight[V]) lockerDown(err error) {
 	if f.c.obs.LockerDown != nil {
 		f.c.obs.LockerDown(f.key, err)
 	}
-	if f.p.OnLockerDown == Fail || errors.Is(err, paddock.ErrInvalid) {
+	if errors.Is(err, paddock.ErrInvalid) { // of this key, not of the service
+		f.fail(err)
+		return
+	}
+	f.p.outage.Store(&outage{until: time.Now().Add(outagePause), err: err})
+	f.unlocked(err)
+}
+
+// unlocked is what the policy says to do without the Locker.
+func (f *flight[V]) unlocked(err error) {
+	if f.p.OnLockerDown == Fail {
 		f.fail(err)
 		return
 	}
@@ -179,15 +192,14 @@ func (f *flight[V]) lockerDown(err error) {
 
 // bypass loads without the lock, when there is room for one more such load.
 func (f *flight[V]) bypass(d detour) {
-	t := time.NewTimer(f.p.MaxWait)
-	defer t.Stop()
-	select {
-	case f.p.bypass <- struct{}{}:
-		defer func() { <-f.p.bypass }()
+	back := f.right()
+	switch {
+	case back != nil:
+		defer back()
 		f.lead(nil, &d)
-	case <-t.C:
-		f.fail(fmt.Errorf("%w: %q: %d loads without the lock are running: %w", ErrWaitTimeout, f.key, cap(f.p.bypass), d.cause))
-	case <-f.ctx.Done():
+	case f.ctx.Err() != nil:
 		f.fail(context.Cause(f.ctx))
+	default:
+		f.fail(fmt.Errorf("%w: %q: %d loads without the lock are running: %w", ErrWaitTimeout, f.key, cap(f.p.bypass), d.cause))
 	}
 }

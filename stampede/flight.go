@@ -18,9 +18,11 @@ type flight[V any] struct {
 	key    string
 	p      *rule
 	load   func(context.Context) (V, error)
+	batch  *batch[V]       // that it began as a part of, or nil
 	ctx    context.Context // the first caller's values; ends when nobody waits any more
 	cancel context.CancelCauseFunc
 	seen   string // writer of the entry that is to be replaced although it is fresh
+	insist bool   // a failure that is remembered does not count
 
 	// The cache's mu guards what follows.
 	members    map[*member[V]]struct{}
@@ -45,7 +47,7 @@ type member[V any] struct {
 	f     *flight[V]
 	at    int  // step at which it joined
 	first bool // its load is the flight's
-	stale bool // it has something stale to serve
+	quits bool // it does not wait for others' loads
 	out   chan outcome[V]
 }
 
@@ -64,14 +66,14 @@ type outcome[V any] struct {
 }
 
 // joinBlocking joins the flight for key if there is one that a look at the store would not spare the caller.
-func (c *Cache[V]) joinBlocking(key string) *member[V] {
+func (c *Cache[V]) joinBlocking(v *visit[V]) *member[V] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.flights[key]
+	f := c.flights[v.key]
 	if f == nil || !f.blocking || f.storing {
 		return nil
 	}
-	return f.add(false, false)
+	return f.add(v, false)
 }
 
 // join joins the flight for v's key, and starts it if there is none. With a detour it is told to take that instead of waiting
@@ -91,7 +93,7 @@ func (c *Cache[V]) join(v *visit[V], by *detour) (*member[V], error) {
 		f.forced = by
 		close(f.force)
 	}
-	return f.add(first, v.stale != nil), nil
+	return f.add(v, first), nil
 }
 
 // lead starts a flight for v's key and joins it, unless the key is being loaded already.
@@ -101,7 +103,7 @@ func (c *Cache[V]) lead(v *visit[V]) *member[V] {
 	if !c.idleKey(v.key) {
 		return nil
 	}
-	return c.start(v).add(true, true)
+	return c.start(v).add(v, true)
 }
 
 // refresh starts a flight in the background for v's key, unless the key is being loaded already, and reports whether it did.
@@ -122,8 +124,12 @@ func (c *Cache[V]) idleKey(key string) bool {
 
 // start starts a flight. The caller holds mu.
 func (c *Cache[V]) start(v *visit[V]) *flight[V] {
-	f := &flight[V]{c: c, key: v.key, p: v.p, load: v.load, members: map[*member[V]]struct{}{}, force: make(chan struct{})}
-	f.ctx, f.cancel = context.WithCancelCause(marked(context.WithoutCancel(v.ctx), c, v.key))
+	f := &flight[V]{
+		c: c, key: v.key, p: v.p, load: v.load, batch: v.batch, seen: v.first, insist: v.anew,
+		members: map[*member[V]]struct{}{}, force: make(chan struct{}),
+	}
+	f.batch.expect()
+	f.ctx, f.cancel = context.WithCancelCause(marked(context.WithoutCancel(v.ctx), c, v.key, f))
 	c.flights[v.key] = f
 	c.running[f] = struct{}{}
 	go f.run()
@@ -131,8 +137,9 @@ func (c *Cache[V]) start(v *visit[V]) *flight[V] {
 }
 
 // add adds a member. The caller holds mu.
-func (f *flight[V]) add(first, stale bool) *member[V] {
-	m := &member[V]{f: f, at: f.step, first: first, stale: stale, out: make(chan outcome[V], 1)}
+func (f *flight[V]) add(v *visit[V], first bool) *member[V] {
+	m := &member[V]{f: f, at: f.step, first: first, out: make(chan outcome[V], 1)}
+	m.quits = v.quits || f.p.OnContention == Fail || f.p.OnContention == ServeStale && v.stale != nil
 	f.members[m] = struct{}{}
 	return m
 }
@@ -196,10 +203,11 @@ func (f *flight[V]) fail(err error) { f.publish(f.advance(), Result[V]{}, err) }
 // contend is called when the key is held elsewhere: members whose policy does not let them wait leave. It reports whether any stays;
 // else the flight is over.
 func (f *flight[V]) contend() (stay bool) {
+	f.batch.without(f)
 	f.c.mu.Lock()
 	defer f.c.mu.Unlock()
 	for m := range f.members {
-		if f.p.OnContention == Fail || f.p.OnContention == ServeStale && m.stale {
+		if m.quits {
 			m.out <- outcome[V]{verdict: contended}
 			delete(f.members, m)
 		}
@@ -213,6 +221,7 @@ func (f *flight[V]) contend() (stay bool) {
 
 // end is the end of the flight's goroutine.
 func (f *flight[V]) end() {
+	f.batch.without(f)
 	f.c.mu.Lock()
 	over := f.over && len(f.members) == 0
 	f.c.mu.Unlock()
@@ -222,9 +231,8 @@ func (f *flight[V]) end() {
 	f.cancel(nil)
 	f.c.mu.Lock()
 	defer f.c.mu.Unlock()
-	if delete(f.c.running, f); f.c.closed && len(f.c.running) == 0 {
-		close(f.c.idle)
-	}
+	delete(f.c.running, f)
+	f.c.settle()
 }
 
 // hold notes that the key is held elsewhere: no try for a while.

@@ -77,7 +77,7 @@ func (f *flight[V]) lead(lease *paddock.Lease, d *detour) {
 		before = last
 	}
 	free()
-	res := Result[V]{Value: l.value, Status: Loaded, Fence: fence}
+	res := Result[V]{Value: l.value, Status: Loaded, Fence: fence, writer: e.Writer}
 	if d != nil {
 		res.Status, res.Cause = Bypassed, d.cause
 	}
@@ -108,6 +108,7 @@ func (f *flight[V]) begin() (got found[V], t Ticket, err error) {
 	var e Entry
 	keep := f.p.LoadTimeout + f.p.LockTTL + ticketSlack
 	got.at = time.Now()
+	defer f.batch.slot()()
 	err = f.c.ask(context.WithoutCancel(f.ctx), func(ctx context.Context) (err error) {
 		e, t, err = f.c.store.Begin(ctx, f.c.storeKey(f.key), uuid.NewString(), keep)
 		return err
@@ -219,7 +220,7 @@ func guard[V any](ctx context.Context, load func(context.Context) (V, error)) (v
 
 // entry is what the store is to be told of l.
 func (f *flight[V]) entry(l loaded[V]) Entry {
-	e := Entry{Kind: l.kind, Writer: uuid.NewString(), LoadTime: l.took.Truncate(time.Microsecond)}
+	e := Entry{Kind: l.kind, Writer: uuid.NewString(), LoadTime: loadTime(l.took)}
 	switch l.kind {
 	case Value:
 		var err error
@@ -241,16 +242,17 @@ func (f *flight[V]) entry(l loaded[V]) Entry {
 
 // mark says that a context is that of a load.
 type mark struct {
-	cache any
-	key   string
-	outer *mark
+	cache  any
+	key    string
+	flight any // nil: a part of a batch
+	outer  *mark
 }
 
 type markKey struct{}
 
-func marked(ctx context.Context, cache any, key string) context.Context {
+func marked(ctx context.Context, cache any, key string, flight any) context.Context {
 	outer, _ := ctx.Value(markKey{}).(*mark)
-	return context.WithValue(ctx, markKey{}, &mark{cache, key, outer})
+	return context.WithValue(ctx, markKey{}, &mark{cache, key, flight, outer})
 }
 
 // loads reports whether ctx descends from cache's load of key.

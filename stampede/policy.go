@@ -35,6 +35,11 @@ type Policy struct {
 	// Refresh is who replaces a stale value. Zero means Background: callers are served what there is, at once.
 	Refresh Refresh
 
+	// EarlyBeta makes a few calls replace an entry in the background before it expires, at random, the likelier the less is left and the longer
+	// the load takes (XFetch): about one in three expiries is met more than EarlyBeta load times ahead. 1 is a good value. Zero means
+	// off.
+	EarlyBeta float64
+
 	// OnContention is what happens to a call that finds the key being loaded elsewhere: ServeStale, Wait, or Fail with
 	// ErrContended. Zero means ServeStale, which waits when there is nothing stale to serve.
 	OnContention Recourse

@@ -172,7 +172,7 @@ func (f *found[V]) usable() bool {
 }
 
 func (f *found[V]) result(s Status) Result[V] {
-	return Result[V]{Value: f.value, Status: s, Age: f.Age(), Fence: f.Fence}
+	return Result[V]{Value: f.value, Status: s, Age: f.Age(), Fence: f.Fence, writer: f.Writer}
 }
 
 func (c *Cache[V]) storeDown(key string, err error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/paddock-go/paddock"
@@ -16,9 +17,26 @@ type rule struct {
 	items   []item
 	backend string        // of the Locker; "" without one
 	bypass  chan struct{} // has room for as many loads as may run without the lock
+	outage  atomic.Pointer[outage]
+}
+
+// outage is a time in which a Locker that could not be reached is not tried again: with one that is silent, every try takes a while.
+type outage struct {
+	until time.Time
+	err   error
+}
+
+// lockerDown is why the Locker is not to be tried now, or nil.
+func (r *rule) lockerDown() error {
+	if o := r.outage.Load(); o != nil && time.Now().Before(o.until) {
+		return o.err
+	}
+	return nil
 }
 
 const (
+	outagePause = time.Second
+
 	defaultLockTTL     = 10 * time.Second
 	defaultLoadTimeout = 30 * time.Second
 	noRenewMargin      = 5 * time.Second
@@ -66,6 +84,8 @@ func (r *rule) check() (err error) {
 		return fmt.Errorf("TTL is %v; it must be at least %v, which is the step of a store", r.TTL, minTTL)
 	case math.IsNaN(r.Jitter) || r.Jitter > 1:
 		return fmt.Errorf("Jitter is %v; it is a part of TTL, at most 1", r.Jitter)
+	case math.IsNaN(r.EarlyBeta) || math.IsInf(r.EarlyBeta, 0) || r.EarlyBeta < 0:
+		return fmt.Errorf("EarlyBeta is %v; it is a finite number of load times, or 0 for none", r.EarlyBeta)
 	case r.MaxConcurrentLoads < 0:
 		return fmt.Errorf("MaxConcurrentLoads is negative: %d", r.MaxConcurrentLoads)
 	}

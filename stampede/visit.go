@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// visit is one call of Lookup.
+// visit is one call for one key.
 type visit[V any] struct {
 	c     *Cache[V]
 	ctx   context.Context
@@ -15,6 +15,11 @@ type visit[V any] struct {
 	p     *rule
 	load  func(context.Context) (V, error)
 	begun time.Time
+
+	batch *batch[V] // that a flight which this visit starts is a part of
+	quits bool      // it does not wait for others' loads, whatever the policy says
+	anew  bool      // what the store has will not do: see Refresh
+	first string    // with anew: the writer of the entry that was there when the call began
 
 	stale   *found[V] // what may be served if nothing better comes
 	patient bool      // MaxWait was over once, and the load that followed is waited for to its end
@@ -34,15 +39,22 @@ func (v *visit[V]) serve() (Result[V], error) {
 	}
 }
 
-// approach reads the store and joins a flight, unless the store has the answer.
+// approach joins a flight, unless the store has the answer.
 func (v *visit[V]) approach() (*member[V], Result[V], error) {
-	if m := v.c.joinBlocking(v.key); m != nil {
-		return m, Result[V]{}, nil
+	if !v.anew {
+		if m := v.c.joinBlocking(v); m != nil {
+			return m, Result[V]{}, nil
+		}
 	}
 	f, err := v.c.read(v.ctx, v.key)
 	if err != nil {
 		return nil, Result[V]{}, err
 	}
+	return v.decide(f)
+}
+
+// decide says what follows from what the store has: an answer, or a flight to wait for.
+func (v *visit[V]) decide(f *found[V]) (*member[V], Result[V], error) {
 	if f.err != nil {
 		if v.p.OnStoreDown == Fail {
 			return nil, Result[V]{}, f.err
@@ -50,7 +62,13 @@ func (v *visit[V]) approach() (*member[V], Result[V], error) {
 		m, err := v.c.join(v, &detour{cause: f.err, storeless: true})
 		return m, Result[V]{}, err
 	}
+	if v.anew {
+		return v.renew(f)
+	}
 	if r, err, ok := v.answer(f, Fresh); ok {
+		if r.Status == Fresh && v.c.early(v.p, f) && v.c.refresh(v, f.Writer) {
+			r.Status = Early
+		}
 		return nil, r, err
 	}
 	v.stale = nil
@@ -60,9 +78,7 @@ func (v *visit[V]) approach() (*member[V], Result[V], error) {
 	if v.stale != nil && v.p.OnContention == ServeStale {
 		if v.p.Refresh == Background {
 			v.c.refresh(v, "")
-			return nil, f.result(Stale), nil
-		}
-		if m := v.c.lead(v); m != nil {
+		} else if m := v.c.lead(v); m != nil {
 			return m, Result[V]{}, nil
 		}
 		return nil, f.result(Stale), nil
@@ -100,7 +116,7 @@ func (v *visit[V]) await(m *member[V]) (r Result[V], err error, again bool) {
 		select {
 		case o := <-m.out:
 			r, err = v.settle(o)
-			return r, err, o.verdict == roundAgain
+			return r, err, o.verdict == roundAgain || v.anew && err == nil && r.writer == v.first
 		case <-v.ctx.Done():
 			m.leave()
 			return r, ended(v.ctx, v.key), false
@@ -140,7 +156,7 @@ func (v *visit[V]) late() (r Result[V], err error, again bool) {
 		return r, err, false
 	}
 	timeout := fmt.Errorf("%w: %q: MaxWait is %v", ErrWaitTimeout, v.key, v.p.MaxWait)
-	if f.err == nil {
+	if f.err == nil && !(v.anew && f.Writer == v.first) {
 		if r, err, ok := v.answer(f, Waited); ok {
 			return r, err, false
 		}
