@@ -132,7 +132,7 @@ func (s *server) mark(ctx context.Context, e *entry) error {
 			return err
 		}
 		_, err = s.txn(ctx,
-			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(e.name), "=", 0)},
+			[]clientv3.Cmp{absent(e.name)},
 			[]clientv3.Op{clientv3.OpPut(s.marker(e.a), e.a.Key, clientv3.WithLease(l.id))},
 			[]clientv3.Op{clientv3.OpDelete(e.name)})
 		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -142,20 +142,17 @@ func (s *server) mark(ctx context.Context, e *entry) error {
 	}
 }
 
-// Release is that of backend.Backend. Slow needs no marker: the client sends a Txn again only when the first has not left it
-// or was refused, so after an answer none is under way.
+// Release is that of backend.Backend. The key is this acquisition's alone. Slow needs no marker: the client sends a Txn again only
+// when the first has not left it or was refused, so after an answer none is under way.
 func (s *server) Release(ctx context.Context, a *backend.Attempt) error {
 	e := a.State.(*entry)
 	ctx = outgoing(ctx)
-	create, _ := e.revisions()
-	resp, err := s.txn(ctx,
-		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(e.name), "=", create)},
-		[]clientv3.Op{clientv3.OpDelete(e.name)}, nil)
+	resp, err := s.client.Delete(ctx, e.name)
 	if err != nil {
 		return failure("release", a, err)
 	}
 	s.forget(ctx, e)
-	if !resp.Succeeded {
+	if resp.Deleted == 0 {
 		return fmt.Errorf("%w: %s is gone", paddock.ErrLost, e.name)
 	}
 	return nil
@@ -200,17 +197,26 @@ func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
 	}
 }
 
-// renewAlive renews leases of single keys by keeping them alive.
+// renewAlive renews leases of single keys by keeping them alive. A key may have been deleted though its lease lives.
 func (s *server) renewAlive(ctx context.Context, alive []*backend.Renewal, ids []clientv3.LeaseID) {
 	sent := time.Now()
-	ttls, err := s.keepAlive(ctx, ids...)
+	entries := make([]*entry, len(alive))
 	for i, r := range alive {
-		switch e := r.State.(*entry); {
+		entries[i] = r.State.(*entry)
+	}
+	ttls, err := s.keepAlive(ctx, ids...)
+	var gone []bool
+	if err == nil {
+		gone, err = s.missing(ctx, entries)
+	}
+	for i, r := range alive {
+		e := entries[i]
+		switch {
 		case err != nil:
 			r.Err = err
-		case ttls[i] <= 0:
+		case ttls[i] <= 0 || gone[i]:
 			s.forget(ctx, e)
-			r.Err = fmt.Errorf("%w: %w", paddock.ErrLost, rpctypes.ErrLeaseNotFound)
+			r.Err = fmt.Errorf("%w: %s is gone", paddock.ErrLost, e.name)
 		default:
 			r.Granted, r.Ordered = ttls[i], true
 			if l := e.certain(); l != nil {
@@ -220,19 +226,40 @@ func (s *server) renewAlive(ctx context.Context, alive []*backend.Renewal, ids [
 	}
 }
 
+// perTxn is how many operations servers take in one transaction by default, and some to spare.
+const perTxn = 100
+
+// missing finds out which of the keys are not there, from a member that has seen all that was answered before.
+func (s *server) missing(ctx context.Context, entries []*entry) ([]bool, error) {
+	var gone []bool
+	for some := range slices.Chunk(entries, perTxn) {
+		gets := make([]clientv3.Op, len(some))
+		for i, e := range some {
+			gets[i] = clientv3.OpGet(e.name, clientv3.WithCountOnly())
+		}
+		resp, err := s.txn(ctx, nil, gets, nil)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range resp.Responses {
+			gone = append(gone, r.GetResponseRange().Count == 0)
+		}
+	}
+	return gone, nil
+}
+
 // renewOwn moves the key of a NoRenew or MaxHold acquisition onto a server lease of another TTL.
 func (s *server) renewOwn(ctx context.Context, e *entry, r *backend.Renewal) {
 	now := time.Now()
 	l := e.certain()
 	if l != nil && !r.Shorten && seconds(r.TTL) < l.seconds && !l.until.Add(step).Before(now.Add(r.TTL)) {
 		// It lasts until MaxHold is over; a keepalive would have it last longer.
-		resp, err := s.client.TimeToLive(ctx, l.id)
-		switch {
+		switch gone, err := s.missing(ctx, []*entry{e}); {
 		case err != nil:
 			r.Err = err
-		case resp.TTL < 0:
+		case gone[0]:
 			s.forget(ctx, e)
-			r.Err = fmt.Errorf("%w: %w", paddock.ErrLost, rpctypes.ErrLeaseNotFound)
+			r.Err = fmt.Errorf("%w: %s is gone", paddock.ErrLost, e.name)
 		default:
 			r.Granted, r.Ordered = l.until.Sub(now), true
 		}

@@ -1,22 +1,86 @@
+// Package etcdlock is a paddock.Locker on etcd, versions 3.4 to 3.7.
+//
+//	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"a:2379", "b:2379", "c:2379"}})
+//	locker, err := etcdlock.New(client, nil)
+//
+// Every acquisition creates a key of its own at the end of the lock's queue; the oldest key has the lock. Keys hang on etcd
+// leases, which end when nobody keeps them alive, and take their keys with them. Who waits watches the key before it and its own, and
+// reads the queue again, from a member that is up to date, whenever one of them has gone and every few seconds in any case.
+// The fencing token is the revision that created the key.
+//
+// # What is guaranteed
+//
+//	what breaks exclusion      A majority of members that loses its data; clocks that run at rates 1 % apart; somebody who
+//	                           deletes keys or revokes leases; before etcd 3.4.31 and 3.5.13, a former leader that was stalled and
+//	                           revokes leases which its successor has renewed.
+//	what breaks token order    A cluster that is restored from a backup, or loses its data, keeps its id and counts revisions anew.
+//	                           The Locker refuses a revision below one that it has seen, with ErrUnavailable; a process
+//	                           that was started later knows of none: restore with --bump-revision, or set another Domain.
+//	what the holder sees       Its context ends at Deadline at the latest: counted from before the last keepalive that was answered. It
+//	                           ends at once when the etcd lease is revoked or its session key deleted, and at the next
+//	                           renewal (every TTL/3) when the lock's own key is. NoRenew: at Deadline, or not before Release.
+//	what a waiter sees         The deletion of the key before it, as soon as a member tells; otherwise it finds out within 5 s.
+//	                           First come, first served, across processes. A waiter whose own key or lease ends, by a pause
+//	                           or a partition longer than its TTL, goes to the end of the queue, within the same Acquire.
+//	wire cost                  1 Txn to acquire a free key or to be refused, 1 delete to release. Who has to wait: 1 Txn, 2 watches,
+//	                           and a read at the beginning, for each key before it that goes, and every 5 s. NoRenew and MaxHold:
+//	                           1 grant and 1 Txn more, and 1 revocation. Every TTL/3, for up to 256 keys: 1 keepalive and 1 look at
+//	                           what hangs on the lease. First use of a TTL: 1 grant and 1 put. A Locker has one watch of its own.
+//	what stays behind          An etcd lease, with its session key, for a minute after its last key, or until Close. The marker of an
+//	                           abandoned attempt whose request may still be on its way: 10 to 20 minutes.
+//
+// # Leases
+//
+// Renewed leases of the same TTL, in whole seconds, share an etcd lease, at most 256 of them: they are renewed together and lost
+// together. A server makes short TTLs longer, to one and a half of its election timeout (2 s by default): Lease.TTL says so.
+//
+// NoRenew and MaxHold have the server end the key, so it moves to an etcd lease of its own when it gets the lock. MaxHold is kept
+// to the second by the server and exactly by the process. Extend to another TTL moves the key to another etcd lease; its creation and so its
+// token stay.
+//
+// When the leader changes, the next one gives all leases their full TTL again, so after a crash the key may take that much longer.
+//
+// # Errors
+//
+// Acquire gives up at once, with ErrUnavailable, when the answer will be the same again: no permission, wrong or missing
+// password, a request that the server does not know or is too large, a client that was closed, a cluster that has gone back in
+// time. What may pass it repeats: no leader or a new one, timeouts, restarts, too many requests, no space, an expired token, an
+// etcd lease that has ended.
+//
+// A user needs permission to read and write the range of the prefix. With a password the client authenticates anew for each
+// stream, so for each keepalive and for watches: that is as slow as the server's bcrypt cost says (--bcrypt-cost).
+//
+// The Locker relies on the client not to send a Txn again whose outcome it does not know. It does not, unless an interceptor has been
+// added that does.
+//
+// # Keys, version 1
+//
+//	<prefix>/v1/lock/<key>/<owner>          the note; the oldest under one <key> has the lock
+//	<prefix>/v1/session/<locker>/<lease>    the note of its first user; goes with the lease, in hexadecimal
+//	<prefix>/v1/abort/<owner>               the key; its presence refuses the attempt
+//
+// In <key>, all but letters, digits and -_.~$&+=:@ are percent-encoded. Owners and lockers are UUIDs.
+//
+// # URL
+//
+// Imported, the package opens
+//
+//	etcd://user:password@host:2379,host:2379
+//
+// and, with TLS, etcds:. Parameters: prefix, domain, close_wait, dial_timeout (for the authentication, if there is a password; defaults
+// to 5 s), and with TLS ca_file, cert_file, key_file (PEM) and server_name. Connections that have gone silent are closed after 13 s.
 package etcdlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
@@ -113,7 +177,7 @@ func (l *Locker) Close() error {
 
 // finish ends the server leases that are not used, all of them when the Keeper is done.
 func (l *Locker) finish(done bool) {
-	ctx, cancel := context.WithTimeout(outgoing(context.Background()), closeWait)
+	ctx, cancel := within(outgoing(context.Background()), closeWait)
 	defer cancel()
 	l.server.sessions.end(ctx, done)
 	if done && l.owned {
@@ -136,15 +200,12 @@ func (l *Locker) Inspect(ctx context.Context, key string) (paddock.Holder, error
 	}
 	kv := resp.Kvs[0]
 	left, err := s.client.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))
-	switch {
-	case err != nil:
+	if err != nil {
 		return paddock.Holder{}, s.inspected(ctx, key, err)
-	case left.TTL < 0: // between the two answers
-		return paddock.Holder{}, fmt.Errorf("%w: %q", paddock.ErrFree, key)
 	}
 	return paddock.Holder{
 		Owner: strings.TrimPrefix(string(kv.Key), s.dir(key)), Note: string(kv.Value), Token: fencing.Token(kv.CreateRevision),
-		ExpiresIn: max(time.Millisecond, time.Duration(left.TTL)*time.Second),
+		ExpiresIn: max(0, time.Duration(left.TTL)*time.Second), // less than 0: it has ended since
 	}, nil
 }
 
@@ -153,173 +214,4 @@ func (s *server) inspected(ctx context.Context, key string, err error) error {
 		return fmt.Errorf("etcdlock: inspect %q: %w: %w", key, ctx.Err(), context.Cause(ctx))
 	}
 	return fmt.Errorf("%w: inspect %q: %w", paddock.ErrUnavailable, key, err)
-}
-
-// server is the backend: a cluster, and what this Locker has on it.
-type server struct {
-	client   *clientv3.Client
-	root     string // of all keys
-	keeper   *backend.Keeper
-	sessions *sessions
-	markers  *markers
-	history  history
-}
-
-// version of the layout of keys.
-const version = "/v1/"
-
-// dir is what the keys of a lock's queue begin with. Escaped keys have no slash, so no dir begins with another.
-func (s *server) dir(key string) string { return s.root + "lock/" + url.PathEscape(key) + "/" }
-
-// marker is the key whose presence refuses an attempt.
-func (s *server) marker(a *backend.Attempt) string { return s.root + "abort/" + a.Owner }
-
-func seconds(ttl time.Duration) int64 { return int64(ttl / time.Second) }
-
-var requireLeader = metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
-
-// outgoing has members without a leader refuse a request at once. Whatever metadata ctx carries is not meant for etcd.
-func outgoing(ctx context.Context) context.Context {
-	return metadata.NewOutgoingContext(ctx, requireLeader)
-}
-
-// txn commits a transaction, at another member when one has no leader.
-func (s *server) txn(ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	for tries := len(s.client.Endpoints()); ; tries-- {
-		resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
-		if err == nil || tries <= 1 || !errors.Is(err, rpctypes.ErrNoLeader) {
-			return resp, err
-		}
-	}
-}
-
-func code(err error) codes.Code {
-	var e rpctypes.EtcdError
-	if errors.As(err, &e) {
-		return e.Code()
-	}
-	return status.Code(err)
-}
-
-var errSilent = errors.New("no answer in time")
-
-// failure is the error of a call on a's behalf. That a call's context ends is not the end of the caller's.
-func failure(what string, a *backend.Attempt, err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = errSilent
-	}
-	return fmt.Errorf("etcdlock: %s %q: %w", what, a.Key, err)
-}
-
-// refuses reports whether err says that a Txn was not carried out and will not be.
-func refuses(err error) bool {
-	switch code(err) {
-	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition,
-		codes.ResourceExhausted, codes.Unimplemented:
-		return true
-	}
-	return errors.Is(err, rpctypes.ErrNoLeader)
-}
-
-// final reports whether err will be the answer again, as long as nobody changes the cluster or the client.
-func (s *server) final(ctx context.Context, err error) bool {
-	switch code(err) {
-	case codes.PermissionDenied, codes.Unimplemented:
-		return true
-	case codes.InvalidArgument:
-		return !errors.Is(err, rpctypes.ErrAuthOldRevision)
-	case codes.Unauthenticated:
-		return s.client.Token != "" // the client gets a new one only for a password
-	case codes.Canceled:
-		return ctx.Err() == nil // the client was closed
-	}
-	return errors.Is(err, errRestored)
-}
-
-// history is what the answers have said about the cluster.
-type history struct {
-	mu    sync.Mutex
-	last  moment
-	name  string // the domain
-	fixed bool   // by Options.Domain
-}
-
-// moment is a point in a cluster's history.
-type moment struct {
-	cluster uint64
-	rev     int64
-}
-
-func (h *history) now() moment {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.last
-}
-
-func (h *history) domain() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.name
-}
-
-func (h *history) observe(header *pb.ResponseHeader) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if header.ClusterId != h.last.cluster {
-		h.last = moment{cluster: header.ClusterId}
-		if !h.fixed {
-			h.name = fmt.Sprintf("etcd/%x", header.ClusterId)
-		}
-	}
-	h.last.rev = max(h.last.rev, header.Revision)
-}
-
-const (
-	markerTTL = 20 * time.Minute // a request that is later than half of this is not to be expected
-	perMarker = 1000
-)
-
-// markers are the leases that abort markers hang on: for as long as a late request may still arrive.
-type markers struct {
-	*server
-	turn chan struct{} // has room for one: who needs a new lease
-
-	mu    sync.Mutex
-	now   *lease
-	count int
-}
-
-// lease returns a lease for one more marker.
-func (m *markers) lease(ctx context.Context) (*lease, error) {
-	select {
-	case m.turn <- struct{}{}:
-		defer func() { <-m.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	m.mu.Lock()
-	l := m.now
-	if l != nil && m.count < perMarker && time.Until(l.until) >= markerTTL/2 {
-		m.count++
-		m.mu.Unlock()
-		return l, nil
-	}
-	m.mu.Unlock()
-	l, err := m.grant(ctx, seconds(markerTTL))
-	if err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now, m.count = l, 1
-	return l, nil
-}
-
-// lost takes in that l has ended before its time.
-func (m *markers) lost(l *lease) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.now == l {
-		m.now = nil
-	}
 }

@@ -4,41 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/paddock-go/paddock"
-	"github.com/paddock-go/paddock/backend"
 )
 
 const (
 	perLease  = 256         // keys: what is lost together, and deleted in one step of the server
 	idleAfter = time.Minute // a shared lease without keys is kept for this long
 )
-
-// lease is one of etcd's: what keys hang on and end with. A shared one has a life that the Keeper keeps going.
-type lease struct {
-	id      clientv3.LeaseID
-	seconds int64         // as asked for
-	granted time.Duration // as the server made it
-	until   time.Time     // the server keeps it at least until then; not of shared ones
-
-	life *backend.Session // nil: it is one key's own
-	lost chan struct{}    // closed when a shared lease has ended
-
-	// The sessions' mu guards these, of shared leases.
-	keys map[*entry]struct{} // that hang on it, are about to, or may
-	idle time.Time           // since when there are none
-	over bool
-}
 
 // sessions are the shared leases of a Locker, by TTL.
 type sessions struct {
@@ -197,6 +179,7 @@ func (p *sessions) lose(l *lease, cause error) {
 
 // beat keeps l alive, or ends it when nobody has used it for a while.
 func (p *sessions) beat(ctx context.Context, l *lease) (time.Duration, error) {
+	end, _ := ctx.Deadline()
 	ctx = outgoing(ctx)
 	p.mu.Lock()
 	unused := len(l.keys) == 0 && time.Since(l.idle) > p.after
@@ -216,6 +199,9 @@ func (p *sessions) beat(ctx context.Context, l *lease) (time.Duration, error) {
 		p.lose(l, rpctypes.ErrLeaseNotFound)
 		return 0, fmt.Errorf("%w: %w", paddock.ErrLost, rpctypes.ErrLeaseNotFound)
 	}
+	// The answer to the keepalive should not have to wait for long.
+	ctx, cancel := within(ctx, time.Until(end)/2)
+	defer cancel()
 	p.audit(ctx, l)
 	return ttls[0], nil
 }
@@ -223,11 +209,6 @@ func (p *sessions) beat(ctx context.Context, l *lease) (time.Duration, error) {
 // audit compares what hangs on l with what should. A key that somebody has deleted is lost, though its lease lives. A key that
 // nobody here knows any more would live for as long as the lease is kept alive, and is deleted.
 func (p *sessions) audit(ctx context.Context, l *lease) {
-	if end, ok := ctx.Deadline(); ok { // the answer to the keepalive should not have to wait for this
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
-		defer cancel()
-	}
 	should := map[string]*entry{}
 	p.mu.Lock()
 	for e := range l.keys {
@@ -254,13 +235,14 @@ func (p *sessions) audit(ctx context.Context, l *lease) {
 	for _, k := range strays { // an owner is never used again
 		_, _ = p.client.Delete(ctx, k) // or at the next beat
 	}
-	for _, e := range should {
-		// The member that answered may have been behind the one that created the key.
-		resp, err := p.client.Get(ctx, e.name, clientv3.WithKeysOnly())
-		if err != nil {
-			return
-		}
-		if len(resp.Kvs) == 0 && e.restsOn(l) {
+	// The member that has answered may have been behind the one that created a key.
+	suspects := slices.Collect(maps.Values(should))
+	gone, err := p.missing(ctx, suspects)
+	if err != nil {
+		return
+	}
+	for i, e := range suspects {
+		if gone[i] && e.restsOn(l) {
 			p.forsake(e, l)
 			e.a.Lost(fmt.Errorf("%w: %s was deleted", paddock.ErrLost, e.name))
 		}
@@ -292,7 +274,7 @@ func (p *sessions) watch(rev int64) {
 
 // reread finds out which session keys are gone, and as of which revision.
 func (p *sessions) reread() (int64, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, requestWait)
+	ctx, cancel := within(p.ctx, requestWait)
 	defer cancel()
 	gone := map[string]bool{}
 	p.mu.Lock()
@@ -326,7 +308,7 @@ func (p *sessions) ended(key string) {
 		return
 	}
 	p.lose(l, errSessionKey)
-	ctx, cancel := context.WithTimeout(p.ctx, requestWait)
+	ctx, cancel := within(p.ctx, requestWait)
 	defer cancel()
 	p.revoke(ctx, l) // if the key alone was deleted
 }
@@ -351,70 +333,5 @@ func (p *sessions) end(ctx context.Context, all bool) {
 	if all {
 		p.stop()
 		p.watching.Wait()
-	}
-}
-
-func (s *server) grant(ctx context.Context, seconds int64) (*lease, error) {
-	sent := time.Now()
-	resp, err := s.client.Grant(ctx, seconds)
-	if err != nil {
-		return nil, err
-	}
-	granted := time.Duration(resp.TTL) * time.Second
-	return &lease{id: resp.ID, seconds: seconds, granted: granted, until: sent.Add(granted)}, nil
-}
-
-// revoke ends a lease that nobody needs any more. It would end by itself, so an error does not matter.
-func (s *server) revoke(ctx context.Context, l *lease) { _, _ = s.client.Revoke(ctx, l.id) }
-
-// keepAlive has the server count the TTLs of leases anew, in one round trip, and returns them; 0: there is no such lease. It is the
-// client's KeepAliveOnce, which repeats a call that a member without a leader refuses, without a pause.
-func (s *server) keepAlive(ctx context.Context, ids ...clientv3.LeaseID) ([]time.Duration, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ttls := make([]time.Duration, len(ids))
-	conn := s.client.ActiveConnection()
-	if conn == nil { // a client of a server in this process
-		for i, id := range ids {
-			resp, err := s.client.KeepAliveOnce(ctx, id)
-			if err == nil {
-				ttls[i] = time.Duration(resp.TTL) * time.Second
-			} else if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-				return nil, err
-			}
-		}
-		return ttls, nil
-	}
-	stream, err := pb.NewLeaseClient(conn).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
-	if err != nil {
-		return nil, clientv3.ContextError(ctx, err)
-	}
-	for _, id := range ids {
-		if stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}) != nil {
-			break // Recv says why
-		}
-	}
-	for i, id := range ids {
-		resp, err := stream.Recv()
-		if err != nil {
-			return nil, clientv3.ContextError(ctx, err)
-		}
-		if resp.ID != int64(id) {
-			return nil, fmt.Errorf("etcdlock: the keepalive of lease %x was answered for lease %x", id, resp.ID)
-		}
-		ttls[i] = time.Duration(resp.TTL) * time.Second
-	}
-	return ttls, nil
-}
-
-// sleep waits for about d; false: ctx has ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d/2 + rand.N(d))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -20,8 +20,7 @@ const (
 	minSilence  = 5 * time.Second // the shortest silence of the servers that ends a wait
 	requestWait = 2 * time.Second // for the answer to one request; then another member is asked
 	retryWait   = 100 * time.Millisecond
-	serverEarly = 50 * time.Millisecond // a server that counts a call's deadline too may see it pass by so much earlier
-	maxLost     = 3                     // server leases that one call finds to have ended
+	maxLost     = 3 // server leases that one call finds to have ended
 )
 
 // Try is that of backend.Backend. Every attempt queues on a shared lease, which the Keeper keeps alive; the key of a winner
@@ -58,9 +57,6 @@ func (s *server) failed(ctx context.Context, e *entry, err error) error {
 		s.forget(ctx, e)
 		return err
 	}
-	if end, ok := ctx.Deadline(); ok && errors.Is(err, rpctypes.ErrTimeout) && time.Until(end) < serverEarly {
-		<-ctx.Done()
-	}
 	if s.final(ctx, err) && s.Undo(ctx, e.a) == nil {
 		return backend.Permanent(err)
 	}
@@ -86,19 +82,17 @@ type place struct {
 func (s *server) enter(ctx context.Context, e *entry) (place, error) {
 	if e.a.Waits { // else the Keeper has bounded the call
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(e.a.TTL, max(e.a.TTL/3, requestWait)))
+		ctx, cancel = within(ctx, min(e.a.TTL, max(e.a.TTL/3, requestWait)))
 		defer cancel()
 	}
-	absent := func(key string, opts ...func(clientv3.Cmp) clientv3.Cmp) clientv3.Cmp {
-		c := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
-		for _, o := range opts {
-			c = o(c)
-		}
-		return c
-	}
 	ifs := []clientv3.Cmp{absent(s.marker(e.a)), absent(e.name)}
-	if !e.a.Waits {
-		ifs[1] = absent(e.dir, clientv3.Cmp.WithPrefix)
+	then := make([]clientv3.Op, 1, 2)
+	var otherwise []clientv3.Op
+	if e.a.Waits {
+		then = append(then, clientv3.OpGet(e.dir, clientv3.WithPrefix(), clientv3.WithCountOnly()))
+	} else {
+		ifs[1] = absent(e.dir).WithPrefix()
+		otherwise = []clientv3.Op{clientv3.OpGet(e.name, clientv3.WithKeysOnly())}
 	}
 	for range maxLost {
 		l, err := s.sessions.join(ctx, seconds(e.a.TTL), e)
@@ -109,11 +103,8 @@ func (s *server) enter(ctx context.Context, e *entry) (place, error) {
 		e.mu.Lock()
 		e.on, e.sent, e.gone = l, true, false
 		e.mu.Unlock()
-		then := []clientv3.Op{clientv3.OpPut(e.name, e.a.Note, clientv3.WithLease(l.id))}
-		if e.a.Waits {
-			then = append(then, clientv3.OpGet(e.dir, lastTwo...))
-		}
-		resp, err := s.txn(ctx, ifs, then, []clientv3.Op{clientv3.OpGet(e.name, clientv3.WithKeysOnly())})
+		then[0] = clientv3.OpPut(e.name, e.a.Note, clientv3.WithLease(l.id))
+		resp, err := s.txn(ctx, ifs, then, otherwise)
 		if err != nil {
 			if refuses(err) {
 				e.mu.Lock()
@@ -131,56 +122,75 @@ func (s *server) enter(ctx context.Context, e *entry) (place, error) {
 	return place{}, errLeaseLost
 }
 
-// lastTwo are the options of a Get that returns the newest key of a queue and the one before it.
-var lastTwo = []clientv3.OpOption{
-	clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2),
-	clientv3.WithKeysOnly(),
-}
+// absent compares that there is no such key.
+func absent(key string) clientv3.Cmp { return clientv3.Compare(clientv3.CreateRevision(key), "=", 0) }
 
 // entered reads the answer to enter's Txn.
 func (s *server) entered(ctx context.Context, e *entry, resp *clientv3.TxnResponse, before moment) (place, error) {
-	rev := resp.Header.Revision
 	s.history.observe(resp.Header)
-	created := rev
+	created := resp.Header.Revision
 	if !resp.Succeeded {
-		kvs := resp.Responses[0].GetResponseRange().Kvs
-		if len(kvs) == 0 {
-			e.mu.Lock()
-			e.sent = false
-			e.mu.Unlock()
-			if e.a.Waits {
-				return place{}, errUndone
-			}
-			return place{}, &paddock.HeldError{Key: e.a.Key}
+		var err error
+		if created, err = s.duplicate(ctx, e, resp); err != nil {
+			return place{}, err
 		}
-		created = kvs[0].CreateRevision // by a copy of the request, which the client's interceptors may have sent
 	}
 	e.mu.Lock()
 	e.create, e.mod = created, created
 	e.mu.Unlock()
-	if before.cluster == resp.Header.ClusterId && created <= before.rev {
-		return place{}, errRestored
-	}
 	switch {
-	case !e.a.Waits:
-		return place{rev: rev}, nil
-	case !resp.Succeeded:
-		return s.look(ctx, e)
+	case before.cluster == resp.Header.ClusterId && created <= before.rev:
+		return place{}, errRestored
+	case !e.a.Waits, resp.Succeeded && resp.Responses[1].GetResponseRange().Count == 1:
+		return place{}, nil
 	}
-	return e.place(resp.Responses[1].GetResponseRange().Kvs, rev)
+	return s.look(ctx, e)
+}
+
+// duplicate finds out why the attempt's key could not be created. If that is because a copy of the request, which an interceptor
+// of the client may have sent, has done it, it returns the revision.
+func (s *server) duplicate(ctx context.Context, e *entry, resp *clientv3.TxnResponse) (int64, error) {
+	var kvs []*mvccpb.KeyValue
+	if e.a.Waits {
+		own, err := s.client.Get(ctx, e.name, clientv3.WithKeysOnly())
+		if err != nil {
+			return 0, err
+		}
+		kvs = own.Kvs
+	} else {
+		kvs = resp.Responses[0].GetResponseRange().Kvs
+	}
+	if len(kvs) > 0 {
+		return kvs[0].CreateRevision, nil
+	}
+	e.mu.Lock()
+	e.sent = false
+	e.mu.Unlock()
+	if e.a.Waits {
+		return 0, errUndone
+	}
+	return 0, &paddock.HeldError{Key: e.a.Key}
 }
 
 // look reads the key's place in the queue, from a member that has seen all that was answered before.
 func (s *server) look(ctx context.Context, e *entry) (place, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	ctx, cancel := within(ctx, requestWait)
 	defer cancel()
 	create, _ := e.revisions()
-	resp, err := s.client.Get(ctx, e.dir, append(lastTwo[:len(lastTwo):len(lastTwo)], clientv3.WithMaxCreateRev(create))...)
+	resp, err := s.client.Get(ctx, e.dir, clientv3.WithPrefix(), clientv3.WithMaxCreateRev(create), clientv3.WithLimit(2),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithKeysOnly())
 	if err != nil {
 		return place{}, err
 	}
 	s.history.observe(resp.Header)
-	return e.place(resp.Kvs, resp.Header.Revision)
+	at := place{rev: resp.Header.Revision}
+	if len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) != e.name {
+		return at, errKeyLost
+	}
+	if len(resp.Kvs) > 1 {
+		at.ahead = string(resp.Kvs[1].Key)
+	}
+	return at, nil
 }
 
 // wait returns when the key is the first of the queue.
@@ -288,21 +298,9 @@ func (w *watch) ended() bool {
 	}
 }
 
-// place is where the key is, if the queue ends like this: the newest key first.
-func (e *entry) place(queue []*mvccpb.KeyValue, rev int64) (place, error) {
-	at := place{rev: rev}
-	if len(queue) == 0 || string(queue[0].Key) != e.name {
-		return at, errKeyLost
-	}
-	if len(queue) > 1 {
-		at.ahead = string(queue[1].Key)
-	}
-	return at, nil
-}
-
 // part moves the key of a winner onto a lease of its own, whose TTL begins now.
 func (s *server) part(ctx context.Context, e *entry) (time.Time, *lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	ctx, cancel := within(ctx, requestWait)
 	defer cancel()
 	sent := time.Now()
 	l, err := s.grant(ctx, seconds(e.a.TTL))
