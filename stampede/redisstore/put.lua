@@ -1,5 +1,5 @@
 -- Offers the result of a load.
--- KEYS: entry, failure, ticket
+-- KEYS: entry, ticket
 -- ARGV: id of the ticket, turn, domain of the fence or '', token in 19 digits, what: 'entry', 'failure' or 'nothing',
 --       record or message, its ms to live, channel
 -- Reply: 1 stored, 2 superseded, 3 invalidated
@@ -11,7 +11,7 @@ local function ended(outcome)
   return outcome
 end
 
-local have = redis.pcall('HMGET', KEYS[3], 'id', 'stored', 'domain', 'token')
+local have = redis.pcall('HMGET', KEYS[2], 'id', 'stored', 'domain', 'token')
 if have.err or have[1] ~= id then
   return ended(3)
 end
@@ -23,11 +23,25 @@ if domain ~= '' and have[3] == domain then
 elseif turn < stored then
   return ended(2)
 end
+
 if what == 'entry' then
   redis.call('SET', KEYS[1], ARGV[6], 'PX', ARGV[7])
-  redis.call('DEL', KEYS[2])
-  redis.call('HSET', KEYS[3], 'stored', string.format('%.0f', math.max(turn, stored)), 'domain', domain, 'token', token)
-elseif what == 'failure' then
-  redis.call('SET', KEYS[2], ARGV[6], 'PX', ARGV[7])
+  redis.call('HSET', KEYS[2], 'stored', string.format('%.0f', math.max(turn, stored)), 'domain', domain, 'token', token)
+elseif what == 'failure' then -- goes before the entry, see record.go; the key lives as long as the longer of the two
+  local record, left, late = redis.pcall('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), 0
+  if type(record) ~= 'string' then
+    record = ''
+  elseif string.sub(record, 1, 3) == 'pf1' then
+    late = tonumber(string.sub(record, 17, 29))
+    record = string.sub(record, 35 + tonumber(string.sub(record, 30, 34)))
+  end
+  left = math.max(0, left - late)
+  if left == 0 then
+    record = ''
+  end
+  local ttl = tonumber(ARGV[7])
+  local live = math.max(left, ttl)
+  record = string.format('pf1%013.0f%013.0f%05.0f', live - ttl, live - left, #ARGV[6]) .. ARGV[6] .. record
+  redis.call('SET', KEYS[1], record, 'PX', string.format('%.0f', live))
 end
 return ended(1)

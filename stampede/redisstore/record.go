@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"encoding/binary"
+	"strconv"
 	"time"
 
 	"github.com/paddock-go/paddock/fencing"
@@ -46,8 +47,8 @@ func encode(e stampede.Entry) []byte {
 }
 
 // decode reads a record into e, and reports whether it is one.
-func decode(record string, e *stampede.Entry) bool {
-	if len(record) <= len(magic) || record[:len(magic)] != magic {
+func decode(record []byte, e *stampede.Entry) bool {
+	if len(record) <= len(magic) || string(record[:len(magic)]) != magic {
 		return false
 	}
 	switch record[len(magic)] {
@@ -58,7 +59,7 @@ func decode(record string, e *stampede.Entry) bool {
 	default:
 		return false
 	}
-	r := reader{rest: []byte(record[len(magic)+1:])}
+	r := reader{rest: record[len(magic)+1:]}
 	e.TTL = time.Duration(r.number()) * time.Millisecond
 	e.StaleFor = time.Duration(r.number()) * time.Millisecond
 	e.LoadTime = time.Duration(r.number()) * time.Microsecond
@@ -66,6 +67,65 @@ func decode(record string, e *stampede.Entry) bool {
 	e.Fence.Domain, e.Fence.Owner, e.Writer = r.text(), r.text(), r.text()
 	e.Value = r.rest
 	return !r.short
+}
+
+// A failure goes before the entry, which may be missing:
+//
+//	"pf1"         what it is, and the version of this layout
+//	until         13 digits: the failure is remembered while more than so many ms are left of the key
+//	late          13 digits: the key outlives the entry by so many ms
+//	length        5 digits
+//	the message
+//
+// put.lua writes it.
+const (
+	failureMagic  = "pf1"
+	failureHeader = 3 + 13 + 13 + 5
+	maxFailure    = 99_999
+)
+
+// failure takes a failure off a record. ok is false when it cannot be read.
+func failure(record []byte, left time.Duration) (message string, rest []byte, entryLeft time.Duration, ok bool) {
+	if len(record) < failureHeader || string(record[:len(failureMagic)]) != failureMagic {
+		return "", record, left, true
+	}
+	until, err1 := strconv.ParseInt(string(record[3:16]), 10, 64)
+	late, err2 := strconv.ParseInt(string(record[16:29]), 10, 64)
+	size, err3 := strconv.Atoi(string(record[29:34]))
+	rest = record[failureHeader:]
+	if err1 != nil || err2 != nil || err3 != nil || size > len(rest) {
+		return "", nil, 0, false
+	}
+	if left > time.Duration(until)*time.Millisecond {
+		message = string(rest[:size])
+	}
+	return message, rest[size:], left - time.Duration(late)*time.Millisecond, true
+}
+
+// read makes an entry of what was found. What go-redis has for a PTTL without time is in ns: -1 never expires, -2 was not there.
+func read(left time.Duration, record []byte) stampede.Entry {
+	if left == -1 { // ours all expire
+		return stampede.Entry{Kind: stampede.Foreign}
+	}
+	var e stampede.Entry
+	message, record, entryLeft, ok := failure(record, left)
+	if ok && len(record) > 0 {
+		ok = decode(record, &e)
+	} else if message == "" {
+		ok = ok && left == -2 // a failure that is forgotten would have expired with its key
+	}
+	switch {
+	case !ok:
+		return stampede.Entry{Kind: stampede.Foreign}
+	case left == -2: // written between the two commands
+		e.Left = e.TTL
+	case entryLeft <= 0:
+		e = stampede.Entry{}
+	case e.Kind != stampede.Absent:
+		e.Left = min(e.TTL, entryLeft-e.StaleFor)
+	}
+	e.Failure = message
+	return e
 }
 
 // reader takes a record apart.

@@ -4,16 +4,16 @@
 //
 // # Commands
 //
-// Get is one round trip: PTTL and MGET in a pipeline. Begin, Put and Set are a script each, Invalidate is a DEL and a
+// Get is one round trip: PTTL and GET in a pipeline. Begin, Put and Set are a script each, Invalidate is a DEL and a
 // PUBLISH for each key in one pipeline. Watchers have one connection for all keys of a Store, with one channel subscribed to for each key
 // that is waited for.
 //
 // # What is kept
 //
-// For a key three records, in one hash slot whatever braces the key has in it:
+// For a key two records, in one hash slot whatever braces the key has in it:
 //
-//	<prefix>/cache{/<key>}:e1   the entry: a string, see record.go for its layout; expires after TTL and stale window
-//	<prefix>/cache{/<key>}:f1   the message of the last failed load: a string; expires after its TTL
+//	<prefix>/cache{/<key>}:e1   the entry, and before it the message of the last failed load: a string, see record.go for its
+//	                            layout; expires after TTL and stale window, or with the failure
 //	<prefix>/cache{/<key>}:t1   the ticket: a hash of id, turn, and of the last stored result turn, fence domain and token; expires
 //	                            some seconds after the load must have ended
 //
@@ -21,6 +21,9 @@
 // the channel can do everything but be woken, and polls.
 //
 // # What it rests on
+//
+// While a slot of a Cluster migrates, a script finds its two keys on two nodes, or none on either, and is told to try again. Hits go on;
+// loads of keys in that slot find the store down until it has moved.
 //
 // A Cluster client should have ContextTimeoutEnabled: without it each call needs a goroutine, so that it can be abandoned when its
 // context ends.
@@ -103,75 +106,67 @@ func (s *Store) Close() error { return s.watcher.close() }
 
 func (s *Store) channel(key string) string { return s.prefix + "/cache{/" + key + "}" }
 
-func (s *Store) keys(key string) (entry, failure, ticket string) {
+func (s *Store) entry(key string) string { return s.prefix + "/cache{/" + key + "}:e1" }
+
+func (s *Store) keys(key string) (names []string) {
 	base := s.channel(key)
-	return base + ":e1", base + ":f1", base + ":t1"
+	return []string{base + ":e1", base + ":t1"}
 }
 
 // Get is that of stampede.Store.
 func (s *Store) Get(ctx context.Context, keys ...string) ([]stampede.Entry, error) {
 	return call(ctx, &s.bound, func(client redis.UniversalClient) ([]stampede.Entry, error) {
 		pipe := client.Pipeline()
-		left, known := make([]*redis.DurationCmd, len(keys)), make([]*redis.SliceCmd, len(keys))
+		left, known := make([]*redis.DurationCmd, len(keys)), make([]*redis.StringCmd, len(keys))
 		for i, key := range keys {
-			entry, failure, _ := s.keys(key)
-			left[i] = pipe.PTTL(ctx, entry) // before the value: what comes between is fresher than it seems
-			known[i] = pipe.MGet(ctx, entry, failure)
+			name := s.entry(key)
+			left[i] = pipe.PTTL(ctx, name) // before the value: what comes between is fresher than it seems
+			known[i] = pipe.Get(ctx, name)
 		}
-		if _, err := pipe.Exec(ctx); err != nil {
-			return nil, fmt.Errorf("redisstore: get: %w", err)
-		}
+		_, _ = pipe.Exec(ctx)
 		entries := make([]stampede.Entry, len(keys))
 		for i := range keys {
-			v := known[i].Val()
-			entries[i] = read(left[i].Val(), v[0], v[1])
+			record, err := known[i].Bytes()
+			switch {
+			case err == nil && left[i].Err() == nil:
+				entries[i] = read(left[i].Val(), record)
+			case left[i].Err() != nil:
+				return nil, fmt.Errorf("redisstore: get: %w", left[i].Err())
+			case redis.HasErrorPrefix(err, "WRONGTYPE"):
+				entries[i].Kind = stampede.Foreign
+			case !errors.Is(err, redis.Nil):
+				return nil, fmt.Errorf("redisstore: get: %w", err)
+			}
 		}
 		return entries, nil
 	})
 }
 
-// read makes an entry of what was found. A left below zero is redis.Nil's in go-redis: -1 never expires, -2 was not there.
-func read(left time.Duration, record, failure any) stampede.Entry {
-	var e stampede.Entry
-	switch r, ok := record.(string); {
-	case ok && left == -1, ok && !decode(r, &e):
-		e = stampede.Entry{Kind: stampede.Foreign}
-	case ok && left == -2: // written between the two commands
-		e.Left = e.TTL
-	case ok:
-		e.Left = min(e.TTL, left-e.StaleFor)
-	case left == -1: // of another type
-		e.Kind = stampede.Foreign
-	}
-	e.Failure, _ = failure.(string)
-	return e
-}
-
 // Begin is that of stampede.Store.
-func (s *Store) Begin(ctx context.Context, key, id string, keep time.Duration) (stampede.Entry, stampede.Ticket, error) {
-	var t stampede.Ticket
-	var e stampede.Entry
-	entry, failure, ticket := s.keys(key)
+func (s *Store) Begin(ctx context.Context, key, id string, keep time.Duration) (e stampede.Entry, t stampede.Ticket, err error) {
 	reply, err := call(ctx, &s.bound, func(client redis.UniversalClient) ([]any, error) {
-		return beginScript.Run(ctx, client, []string{entry, failure, ticket}, id, milliseconds(keep)).Slice()
+		return beginScript.Run(ctx, client, s.keys(key), id, milliseconds(keep)).Slice()
 	})
 	if err != nil {
 		return e, t, fmt.Errorf("redisstore: begin: %w", err)
 	}
-	if len(reply) != 5 {
+	if len(reply) != 4 {
 		return e, t, errReply
 	}
-	pttl, ok1 := reply[0].(int64)
-	t.ID, _ = reply[3].(string)
-	var ok2 bool
-	if t.Turn, ok2 = reply[4].(int64); !ok1 || !ok2 {
+	left, ok1 := reply[0].(int64)
+	id, ok2 := reply[2].(string)
+	turn, ok3 := reply[3].(int64)
+	if !ok1 || !ok2 || !ok3 {
 		return e, t, errReply
 	}
-	left := time.Duration(pttl)
-	if pttl >= 0 {
-		left *= time.Millisecond
+	if record, ok := reply[1].(string); ok {
+		d := time.Duration(left)
+		if left >= 0 {
+			d *= time.Millisecond
+		}
+		e = read(d, []byte(record))
 	}
-	return read(left, reply[1], reply[2]), t, nil
+	return e, stampede.Ticket{ID: id, Turn: turn}, nil
 }
 
 var errReply = errors.New("redisstore: a reply that no script of ours gives")
@@ -183,11 +178,10 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 	case stampede.Value, stampede.NotFound:
 		what, body, ttl = "entry", encode(e), e.TTL+e.StaleFor
 	case stampede.Failed:
-		what, body, ttl = "failure", []byte(e.Failure), e.TTL
+		what, body, ttl = "failure", []byte(e.Failure[:min(len(e.Failure), maxFailure)]), e.TTL
 	}
-	entry, failure, ticket := s.keys(key)
 	n, err := call(ctx, &s.bound, func(client redis.UniversalClient) (int, error) {
-		return putScript.Run(ctx, client, []string{entry, failure, ticket}, t.ID, t.Turn, e.Fence.Domain,
+		return putScript.Run(ctx, client, s.keys(key), t.ID, t.Turn, e.Fence.Domain,
 			fmt.Sprintf("%019d", e.Fence.Token), what, body, milliseconds(ttl), s.channel(key)).Int()
 	})
 	if err != nil {
@@ -198,9 +192,8 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 
 // Set is that of stampede.Store.
 func (s *Store) Set(ctx context.Context, key string, e stampede.Entry) error {
-	entry, failure, ticket := s.keys(key)
 	_, err := call(ctx, &s.bound, func(client redis.UniversalClient) (int, error) {
-		return setScript.Run(ctx, client, []string{entry, failure, ticket}, encode(e), milliseconds(e.TTL+e.StaleFor),
+		return setScript.Run(ctx, client, s.keys(key), encode(e), milliseconds(e.TTL+e.StaleFor),
 			s.channel(key)).Int()
 	})
 	if err != nil {
@@ -215,8 +208,7 @@ func (s *Store) Invalidate(ctx context.Context, keys ...string) error {
 		pipe := client.Pipeline()
 		var dels []*redis.IntCmd
 		for _, key := range keys {
-			entry, failure, ticket := s.keys(key)
-			dels = append(dels, pipe.Del(ctx, ticket, entry, failure))
+			dels = append(dels, pipe.Del(ctx, s.keys(key)...))
 			pipe.Publish(ctx, s.channel(key), "") // may not be permitted
 		}
 		_, _ = pipe.Exec(ctx)

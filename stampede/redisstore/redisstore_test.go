@@ -66,7 +66,6 @@ func TestForeignTypes(t *testing.T) {
 	client, ctx, key := connect(t, servers.SharedRedis(t)), context.Background(), t.Name()+time.Now().String()
 	s := open(t, client)
 	client.LPush(ctx, base(key)+":e1", "x")
-	client.LPush(ctx, base(key)+":f1", "x")
 	client.LPush(ctx, base(key)+":t1", "x")
 	es, err := s.Get(ctx, key)
 	if err != nil || es[0].Kind != stampede.Foreign {

@@ -178,6 +178,35 @@ func failure(tb testing.TB, s Store) {
 	p.has(k, "v")
 }
 
+// failureOutlives: a failure does not make the entry beside it live longer, nor does a second failure.
+func failureOutlives(tb testing.TB, s Store) {
+	p := s.open(tb)
+	k := freshKey("k")
+	t := p.begin(k)
+	e := value("v")
+	e.TTL, e.StaleFor = 300*time.Millisecond, 300*time.Millisecond
+	sent := time.Now()
+	p.put(k, t, e, stampede.Stored)
+	p.put(k, t, failed("first", time.Hour), stampede.Stored)
+	for _, f := range []string{"second", "third"} {
+		time.Sleep(50 * time.Millisecond)
+		p.put(k, t, failed(f, time.Minute), stampede.Stored)
+		got := p.get(k)
+		if time.Since(sent) < e.TTL+e.StaleFor && (string(got.Value) != "v" || got.Failure != f || got.Left > e.TTL-50*time.Millisecond) {
+			tb.Errorf("beside the failure %q there is %s", f, show(got))
+		}
+	}
+	p.within(5*time.Second, "the entry is gone", func() bool { return p.get(k).Kind == stampede.Absent })
+	if gone := time.Since(sent); gone < e.TTL+e.StaleFor {
+		tb.Errorf("the entry was gone after %v, before its time", gone)
+	}
+	if got := p.get(k); got.Failure != "third" {
+		tb.Errorf("after the entry's end there is %s, want the failure", show(got))
+	}
+	p.put(k, t, failed("fourth", 50*time.Millisecond), stampede.Stored)
+	p.within(5*time.Second, "nothing is left", func() bool { g := p.get(k); return g.Failure == "" && g.Kind == stampede.Absent })
+}
+
 func nothing(tb testing.TB, s Store) {
 	p := s.open(tb)
 	k := freshKey("k")

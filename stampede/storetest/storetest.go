@@ -48,6 +48,7 @@ var checks = []check{
 	{"LongTimes", "Times of years are kept, and so are those of the store's step.", longTimes},
 	{"NotFound", "The answer that there is none is an entry like any other.", notFound},
 	{"Failure", "A failure is kept beside the entry, for its TTL, until a value takes its place.", failure},
+	{"FailureOutlives", "An entry ends at its time, also beside a failure that is remembered for longer.", failureOutlives},
 	{"Ticket", "Begin makes the key's ticket or finds it; its turns rise.", tickets},
 	{"TicketKept", "A ticket is kept for the longest time asked for.", ticketKept},
 	{"Invalidate", "After Invalidate nothing is left, and no load that began before can store.", invalidate},
