@@ -137,7 +137,7 @@ func TestFaketimeRedis(t *testing.T) {
 	ctx := t.Context()
 	s := FaketimeRedis(t)
 	client := connect(t, s.Addr)
-	off := func() time.Duration { return client.Time(ctx).Val().Sub(time.Now()).Round(time.Second) }
+	off := func() time.Duration { return time.Until(client.Time(ctx).Val()).Round(time.Second) }
 	if d := off(); d != 0 {
 		t.Fatalf("the clock is off by %v before any jump", d)
 	}
