@@ -25,13 +25,14 @@ type mesh struct {
 	mu        sync.Mutex
 	listeners []net.Listener
 	cut       map[int]bool
+	silent    map[int]chan struct{} // closed when the silence ends
 	links     map[*link][2]int // from, to
 }
 
 const anyNode = -1
 
 func newMesh(nodes int, pid func(node int) int) *mesh {
-	return &mesh{nodes: nodes, pid: pid, cut: map[int]bool{}, links: map[*link][2]int{}}
+	return &mesh{nodes: nodes, pid: pid, cut: map[int]bool{}, silent: map[int]chan struct{}{}, links: map[*link][2]int{}}
 }
 
 // front makes at reach from, or anyNode, what to listens on at target. A
@@ -70,16 +71,49 @@ func (m *mesh) isolate(node int) {
 	}
 }
 
+// silence keeps what node and the others say to each other.
+func (m *mesh) silence(node int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.silent[node] == nil {
+		m.silent[node] = make(chan struct{})
+	}
+}
+
 func (m *mesh) heal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.cut)
+	for _, over := range m.silent {
+		close(over)
+	}
+	clear(m.silent)
 }
 
 func (m *mesh) isolated(node int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.cut[node]
+	return m.cut[node] || m.silent[node] != nil
+}
+
+// audible waits until the ends of a link hear each other; false: it was reset.
+func (m *mesh) audible(c *link, ends [2]int) bool {
+	for {
+		m.mu.Lock()
+		over := m.silent[ends[0]]
+		if over == nil {
+			over = m.silent[ends[1]]
+		}
+		m.mu.Unlock()
+		if over == nil {
+			return true
+		}
+		select {
+		case <-over:
+		case <-c.broken:
+			return false
+		}
+	}
 }
 
 func (m *mesh) close() {
@@ -116,11 +150,20 @@ func (m *mesh) serve(client *net.TCPConn, from, to int, target string, greeting 
 	}
 	var halves sync.WaitGroup
 	half := func(dst, src *net.TCPConn) {
-		_, _ = io.Copy(dst, src)
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := src.Read(buf)
+			if !m.audible(c, [2]int{from, to}) {
+				return
+			}
+			if _, failed := dst.Write(buf[:n]); err != nil || failed != nil {
+				break
+			}
+		}
 		_ = dst.CloseWrite()
 	}
 	halves.Go(func() {
-		if greeting == nil || greeting(c.server, c.client) == nil {
+		if greeting == nil || m.audible(c, [2]int{from, to}) && greeting(c.server, c.client) == nil {
 			half(c.server, c.client)
 		} else {
 			c.reset()

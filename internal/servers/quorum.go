@@ -47,11 +47,15 @@ func (q *Quorum) Proxies(tb testing.TB) []*Proxy {
 // connections are reset, new ones refused. Clients still reach it.
 func (q *Quorum) Isolate(node int) { q.mesh.isolate(node) }
 
-// Heal ends all isolation.
+// Silence cuts a node off from the other nodes without their being told: all
+// connections stay, and nothing is delivered until Heal. Clients still reach it.
+func (q *Quorum) Silence(node int) { q.mesh.silence(node) }
+
+// Heal ends all isolation and silence.
 func (q *Quorum) Heal() { q.mesh.heal() }
 
 // Leader returns the node that leads, and waits until there is one. Nodes that
-// do not run, do not answer or are isolated are not considered.
+// do not run, do not answer or are cut off are not considered.
 func (q *Quorum) Leader(tb testing.TB) int {
 	tb.Helper()
 	for end := time.Now().Add(startLimit); time.Now().Before(end); time.Sleep(pollEvery) {

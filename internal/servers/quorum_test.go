@@ -226,6 +226,34 @@ func TestZooKeeperIsolateLeader(t *testing.T) {
 	q.AwaitReady(t)
 }
 
+// A follower that is cut off without being told goes on answering reads, while
+// the majority ends its clients' sessions.
+func TestZooKeeperSilentFollower(t *testing.T) {
+	t.Parallel()
+	q := ZooKeeper(t, 3, "syncLimit=50") // ticks of 200 ms, after which it gives up
+	leader := q.Leader(t)
+	follower := (leader + 1) % 3
+	holder := zooKeeperClient(t, time.Second, q.Nodes[follower].Addr)
+	other := zooKeeperClient(t, 10*time.Second, q.Nodes[leader].Addr)
+	_, err := holder.Create("/held", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	must(t, err)
+
+	q.Silence(follower)
+	gone(t, other, "/held")
+	if _, _, err := holder.Get("/held"); err != nil {
+		t.Fatalf("a read on a follower that has not noticed: %v", err)
+	}
+
+	q.Heal()
+	q.AwaitReady(t)
+	until(t, "the old session to be over there too", func() error {
+		if there, _, err := holder.Exists("/held"); err != nil || there {
+			return fmt.Errorf("exists: %v, %v", there, err)
+		}
+		return nil
+	})
+}
+
 func TestSharedZooKeeper(t *testing.T) {
 	endpoints := SharedZooKeeper(t)
 	zooKeeperClient(t, 5*time.Second, endpoints...)
