@@ -163,13 +163,26 @@ func dataDir(tb testing.TB, node *servers.Process) string {
 // counting counts the requests that are sent, less those that keep a session alive.
 func counting(sent *atomic.Int64) func(context.Context, string, string) (net.Conn, error) {
 	return spying(func(opcode int32, packet []byte) {
-		if opcode != opPing && !strings.Contains(string(packet), "/beat") {
+		if !heartbeatPacket(opcode, packet) {
 			sent.Add(1)
 		}
 	})
 }
 
-const opPing = 11
+// Opcodes of ZooKeeper's protocol.
+const (
+	opDelete    = 2
+	opGetData   = 4
+	opPing      = 11
+	opChildren2 = 12
+	opCheck     = 13
+)
+
+// heartbeatPacket tells what keeps a session alive: pings of go-zookeeper, and beats of ours.
+func heartbeatPacket(opcode int32, packet []byte) bool {
+	return opcode == opPing || strings.Contains(string(packet), "/beat") ||
+		opcode == opMulti && binary.BigEndian.Uint32(packet[atOperation:]) == opCheck
+}
 
 // spying is a Dialer that shows every request but the first of a connection, which has no opcode.
 func spying(see func(opcode int32, packet []byte)) func(context.Context, string, string) (net.Conn, error) {

@@ -3,10 +3,13 @@ package zklock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/paddock-go/paddock"
 )
 
 // proof collects what is known of how long the ensemble will keep a session, on one connection.
@@ -92,16 +95,57 @@ func (s *session) beat(ctx context.Context) (time.Duration, error) {
 
 var errUnproven = errors.New("zklock: the server's answer does not prove that the leader will keep the session")
 
-// write has the ensemble agree on something that changes nothing: that a node which is not there cannot be written.
+// write has the ensemble agree on something that changes nothing: that nodes of holders are there. What is not there is
+// lost: somebody has deleted it.
 func (s *session) write() error {
-	_, err := s.conn.Set(s.e.nothing, nil, math.MaxInt32)
-	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
-		return nil
+	nodes := s.holders()
+	if len(nodes) == 0 {
+		_, err := s.conn.Set(s.e.nothing, nil, math.MaxInt32)
+		if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("zklock: a node at %s, where nothing is to be, was written", s.e.nothing)
+		}
+		return err
 	}
-	if err == nil {
-		err = errors.New("zklock: a node that is not there was written")
+	checks := make([]any, len(nodes))
+	for i, n := range nodes {
+		checks[i] = &zk.CheckVersionRequest{Path: n.path(), Version: -1}
 	}
-	return err
+	results, err := s.conn.Multi(checks...)
+	if !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	for i, r := range results {
+		if errors.Is(r.Error, zk.ErrNoNode) && i < len(nodes) {
+			s.e.mu.Lock()
+			held := s.e.nodes[nodes[i].owner] == nodes[i] // and not being released
+			s.e.mu.Unlock()
+			if held {
+				nodes[i].lost(fmt.Errorf("%w: node %s was deleted", paddock.ErrLost, nodes[i].name))
+			}
+		}
+	}
+	return nil
+}
+
+// maxChecks is how many nodes one heartbeat looks after. What is logged for it should stay small.
+const maxChecks = 32
+
+// holders returns nodes of leases that hang on the session, others each time if there are many.
+func (s *session) holders() []*node {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	var nodes []*node
+	for _, n := range s.e.nodes { // begins anywhere
+		if n.session == s && n.holder {
+			if nodes = append(nodes, n); len(nodes) == maxChecks {
+				break
+			}
+		}
+	}
+	return nodes
 }
 
 // watchOver breaks the link if a beat is not answered in time: at the end of ctx if nothing at all was heard since it was

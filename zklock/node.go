@@ -13,9 +13,12 @@ import (
 // node is what one attempt has on the servers, or may have: an ephemeral node with a sequence number under its key's
 // parent. Its name holds the attempt's owner, so it is found again when the answer to its creation was lost.
 type node struct {
-	owner   string
-	parent  string
-	session *session // that it hangs on; the ensemble's mu guards this
+	owner  string
+	parent string
+	// The ensemble's mu guards these.
+	session *session    // that it hangs on
+	holder  bool        // it stood first
+	lost    func(error) // tells the Keeper that it is gone
 
 	settled chan struct{} // closed when no request that creates it is under way; what follows is not written any more then
 	settle  func()        // closes it

@@ -75,6 +75,7 @@ func (e *ensemble) drop(s *session) {
 // Try is that of backend.Backend.
 func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
 	n := newNode(e.root+"/"+element(a.Key), a.Owner)
+	n.lost = a.Lost
 	defer n.settle()
 	e.mu.Lock()
 	e.nodes[a.Owner] = n
@@ -117,6 +118,9 @@ func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, 
 	if err := s.trusted(ctx); err != nil {
 		return backend.Grant{}, err
 	}
+	e.mu.Lock()
+	n.holder = true
+	e.mu.Unlock()
 	return backend.Grant{Token: n.token, Domain: e.o.Domain, Sent: sent, TTL: s.granted(a, a.TTL), Session: s.keeper}, nil
 }
 
