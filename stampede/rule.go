@@ -48,17 +48,19 @@ func (ps Policies) compile() ([]*rule, error) {
 	if len(ps) == 0 {
 		return nil, fmt.Errorf("%w: no policies: at least one is needed, as {Pattern: \"*\", TTL: time.Minute}", ErrInvalid)
 	}
-	rules, seen := make([]*rule, len(ps)), map[string]int{}
+	rules := make([]*rule, len(ps))
 	for i, p := range ps {
 		r := &rule{Policy: p}
 		err := r.check()
-		if j, ok := seen[p.Pattern]; ok && err == nil {
-			err = fmt.Errorf("policy %d has the same pattern and comes first, so this one would never be used", j)
+		for j := range i {
+			if err == nil && covers(rules[j].items, r.items) {
+				err = wrong("Pattern", "policy %d, of pattern %q, comes first and matches all that this one does, so this one would never be used",
+					j, rules[j].Pattern)
+			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: policy %d, pattern %q: %w", ErrInvalid, i, p.Pattern, err)
+			return nil, newPolicyError(i, p.Pattern, err)
 		}
-		seen[p.Pattern] = i
 		rules[i] = r
 	}
 	return rules, nil
@@ -67,7 +69,7 @@ func (ps Policies) compile() ([]*rule, error) {
 // check refuses what cannot work, and fills in what zero means.
 func (r *rule) check() (err error) {
 	if r.items, err = compile(r.Pattern); err != nil {
-		return err
+		return wrong("Pattern", "%w", err)
 	}
 	for _, d := range []struct {
 		field string
@@ -76,18 +78,18 @@ func (r *rule) check() (err error) {
 		{"StaleFor", r.StaleFor}, {"MaxWait", r.MaxWait}, {"LockTTL", r.LockTTL}, {"LoadTimeout", r.LoadTimeout},
 	} {
 		if d.value < 0 {
-			return fmt.Errorf("%s is negative: %v", d.field, d.value)
+			return wrong(d.field, "%s is negative: %v", d.field, d.value)
 		}
 	}
 	switch {
 	case r.TTL < minTTL:
-		return fmt.Errorf("TTL is %v; it must be at least %v, which is the step of a store", r.TTL, minTTL)
+		return wrong("TTL", "TTL is %v; it must be at least %v, which is the step of a store", r.TTL, minTTL)
 	case math.IsNaN(r.Jitter) || r.Jitter > 1:
-		return fmt.Errorf("Jitter is %v; it is a part of TTL, at most 1", r.Jitter)
+		return wrong("Jitter", "Jitter is %v; it is a part of TTL, at most 1", r.Jitter)
 	case math.IsNaN(r.EarlyBeta) || math.IsInf(r.EarlyBeta, 0) || r.EarlyBeta < 0:
-		return fmt.Errorf("EarlyBeta is %v; it is a finite number of load times, or 0 for none", r.EarlyBeta)
+		return wrong("EarlyBeta", "EarlyBeta is %v; it is a finite number of load times, or 0 for none", r.EarlyBeta)
 	case r.MaxConcurrentLoads < 0:
-		return fmt.Errorf("MaxConcurrentLoads is negative: %d", r.MaxConcurrentLoads)
+		return wrong("MaxConcurrentLoads", "MaxConcurrentLoads is negative: %d", r.MaxConcurrentLoads)
 	}
 	for _, f := range []struct {
 		field string
@@ -100,14 +102,14 @@ func (r *rule) check() (err error) {
 		{"OnStoreDown", r.OnStoreDown, []Recourse{Load, Fail}},
 	} {
 		if f.value != 0 && !slices.Contains(f.may, f.value) {
-			return fmt.Errorf("%s is %v; it can be one of %v", f.field, f.value, f.may)
+			return wrong(f.field, "%s is %v; it can be one of %v", f.field, f.value, f.may)
 		}
 	}
 	if r.Cost < 0 || r.Cost > Harmful {
-		return fmt.Errorf("Cost is %v; it can be one of %v", r.Cost, []Cost{Harmless, Wasteful, Harmful})
+		return wrong("Cost", "Cost is %v; it can be one of %v", r.Cost, []Cost{Harmless, Wasteful, Harmful})
 	}
 	if r.Refresh < Background || r.Refresh > Inline {
-		return fmt.Errorf("Refresh is %v; it can be one of %v", r.Refresh, []Refresh{Background, Inline})
+		return wrong("Refresh", "Refresh is %v; it can be one of %v", r.Refresh, []Refresh{Background, Inline})
 	}
 	r.setDefaults()
 	if err := r.checkLock(); err != nil {
@@ -158,9 +160,9 @@ func (r *rule) checkLock() error {
 	if r.Locker == nil {
 		switch {
 		case r.Cost != Harmless:
-			return fmt.Errorf("a %v key needs a Locker, and has none", r.Cost)
+			return wrong("Locker", "a %v key needs a Locker, and has none", r.Cost)
 		case r.LockTTL != 0 || r.NoRenew:
-			return fmt.Errorf("LockTTL or NoRenew is set, but there is no Locker")
+			return wrong("LockTTL", "LockTTL or NoRenew is set, but there is no Locker")
 		}
 		return nil
 	}
@@ -168,11 +170,11 @@ func (r *rule) checkLock() error {
 	r.backend = g.Backend
 	switch {
 	case r.Cost == Harmless:
-		return fmt.Errorf("a harmless key is loaded without a lock, but has a Locker (%s); leave one of the two away", g.Backend)
+		return wrong("Locker", "a harmless key is loaded without a lock, but has a Locker (%s); leave one of the two away", g.Backend)
 	case r.LockTTL != 0 && r.LockTTL < g.MinTTL:
-		return fmt.Errorf("LockTTL is %v, below the %v that %s can do", r.LockTTL, g.MinTTL, g.Backend)
+		return wrong("LockTTL", "LockTTL is %v, below the %v that %s can do", r.LockTTL, g.MinTTL, g.Backend)
 	case r.NoRenew && r.LockTTL != 0 && r.LockTTL <= r.LoadTimeout:
-		return fmt.Errorf("LockTTL is %v and is not renewed, so it must exceed LoadTimeout, which is %v", r.LockTTL, r.LoadTimeout)
+		return wrong("LockTTL", "LockTTL is %v and is not renewed, so it must exceed LoadTimeout, which is %v", r.LockTTL, r.LoadTimeout)
 	}
 	if r.LockTTL == 0 {
 		if r.LockTTL = defaultLockTTL; r.NoRenew {
@@ -184,7 +186,7 @@ func (r *rule) checkLock() error {
 		return nil
 	}
 	if g.Exclusion < paddock.Quorum || g.Fencing < fencing.Volatile {
-		return fmt.Errorf("a harmful key needs a Locker with exclusion by %v or better and %v fencing or better; %s offers %v and %v",
+		return wrong("Cost", "a harmful key needs a Locker with exclusion by %v or better and %v fencing or better; %s offers %v and %v",
 			paddock.Quorum, fencing.Volatile, g.Backend, g.Exclusion, g.Fencing)
 	}
 	for _, f := range []struct {
@@ -192,11 +194,11 @@ func (r *rule) checkLock() error {
 		value Recourse
 	}{{"AfterMaxWait", r.AfterMaxWait}, {"OnLockerDown", r.OnLockerDown}, {"OnStoreDown", r.OnStoreDown}} {
 		if f.value == Load {
-			return fmt.Errorf("a harmful key must not be loaded without its lock, but %s is Load; it must be Fail", f.field)
+			return wrong(f.field, "a harmful key must not be loaded without its lock, but %s is Load; it must be Fail", f.field)
 		}
 	}
 	if r.NoRenew {
-		return fmt.Errorf("the lock of a harmful key must be renewed, but NoRenew is set")
+		return wrong("NoRenew", "the lock of a harmful key must be renewed, but NoRenew is set")
 	}
 	return nil
 }
