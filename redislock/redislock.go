@@ -174,14 +174,9 @@ func newLocker(client redis.UniversalClient, opts *Options, owned bool) (*Locker
 		MinTTL:    10 * time.Millisecond,
 		TTLStep:   time.Millisecond,
 		Assumes:   assumes,
-	}, s, &backend.KeeperOptions{
-		CloseWait: o.CloseWait, Observer: o.Observer, Watch: l.waiting.watch, Resends: resends,
-	})
+	}, s, &backend.KeeperOptions{CloseWait: o.CloseWait, Observer: o.Observer, Watch: l.waiting.watch})
 	return l, nil
 }
-
-// resends is a little less than go-redis' shortest pause before it sends a command again.
-const resends = 5 * time.Millisecond
 
 func (o *Options) check(client redis.UniversalClient) error {
 	var readTimeout time.Duration

@@ -53,6 +53,9 @@ func conform(t *testing.T, o redis.Options) {
 		Faults: &conformance.Faults{
 			Open: func(tb testing.TB) (paddock.Locker, conformance.Link) {
 				p := servers.NewProxy(tb, server.Addr)
+				// After so many dials in a row that failed, go-redis does not try for up to a second.
+				o := o
+				o.PoolSize = 1000
 				return openAt(tb, p.Addr, prefix, o), conformance.Link{
 					DelayRequests: p.DelayRequests, DelayReplies: p.DelayReplies, LoseReplies: p.LoseReplies,
 					Silence: p.Hold, Cut: p.Cut, Pass: p.Pass,

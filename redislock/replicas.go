@@ -78,7 +78,9 @@ func (s *server) confirm(ctx context.Context, r route, calls []*call) {
 		}
 		have := redis.NewIntCmd(ctx, "wait", s.replicas, max(1, wait.Milliseconds()))
 		_ = pipe.Process(ctx, have)
-		_, _ = pipe.Exec(ctx) // each command has its own error
+		if _, err := pipe.Exec(ctx); err != nil { // each command has its own
+			overdue(ctx)
+		}
 		var short error
 		if err := have.Err(); err != nil {
 			short = fmt.Errorf("%w: %w", errReplicas, err)

@@ -31,7 +31,7 @@ func (p pair) locker(t *testing.T, at *servers.Process, replicas int) *Locker {
 	client := redis.NewClient(&redis.Options{Addr: at.Addr, MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { client.Close() })
 	l, err := New(client, &Options{
-		Prefix: p.prefix, MinReplicas: replicas, ReplicaWait: 50 * time.Millisecond, CloseWait: 50 * time.Millisecond,
+		Prefix: p.prefix, MinReplicas: replicas, ReplicaWait: 500 * time.Millisecond, CloseWait: 50 * time.Millisecond,
 	})
 	must(t, err)
 	t.Cleanup(func() { l.Close() }) // whose server may be dead

@@ -5,6 +5,8 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -42,6 +44,24 @@ func newScript(text string) *script {
 	return &script{text: text, digest: hex.EncodeToString(sum[:])}
 }
 
+// owner is the owner as an argument. go-redis repeats commands without a word; but it asks for the argument each time.
+type owner struct {
+	name string
+	sent atomic.Int32
+}
+
+// MarshalBinary is what go-redis calls to send the argument.
+func (o *owner) MarshalBinary() ([]byte, error) {
+	o.sent.Add(1)
+	return []byte(o.name), nil
+}
+
+// String is for those who log commands.
+func (o *owner) String() string { return o.name }
+
+// twice reports whether the owner was sent more than once, so that one of the commands may still be under way.
+func (o *owner) twice() bool { return o.sent.Load() > 1 }
+
 // call is one execution of a script.
 type call struct {
 	script *script
@@ -67,6 +87,11 @@ func (c *call) whole(ctx context.Context) bool {
 		return false
 	}
 	args := append([]any{"eval", c.script.text}, c.cmd.Args()[2:]...)
+	for _, arg := range args {
+		if o, ok := arg.(*owner); ok {
+			o.sent.Store(0) // what there was did nothing
+		}
+	}
 	c.cmd = redis.NewCmd(ctx, args...)
 	return true
 }
@@ -77,7 +102,18 @@ func (s *server) eval(ctx context.Context, c *call) (any, error) {
 	if err != nil && c.whole(ctx) {
 		err = s.client.Process(ctx, c.cmd)
 	}
+	if err != nil {
+		overdue(ctx)
+	}
 	return c.cmd.Val(), err
+}
+
+// overdue makes up for a client that ends a command at ctx's deadline, by a timer of its own, a moment before ctx ends: the caller
+// looks at ctx to tell its end from a failure of the server.
+func overdue(ctx context.Context) {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		<-ctx.Done()
+	}
 }
 
 // send makes calls, in one round trip to each server, and has replicas confirm them if Options say so. Each call then has
@@ -96,7 +132,9 @@ func (s *server) send(ctx context.Context, calls ...*call) {
 		for _, c := range calls {
 			_ = pipe.Process(ctx, c.cmd)
 		}
-		_, _ = pipe.Exec(ctx) // each command has its own error
+		if _, err := pipe.Exec(ctx); err != nil { // each command has its own
+			overdue(ctx)
+		}
 		again := calls[:0:0]
 		for _, c := range calls {
 			if c.whole(ctx) {

@@ -58,16 +58,17 @@ var errOver = errors.New("redislock: the attempt was undone, or the lock that it
 // Try is that of backend.Backend.
 func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
 	lock, fence := s.names(a.Key)
-	ttl := a.TTL.Milliseconds()
-	c := acquire.call(ctx, "2", fence, lock, a.Owner, ttl, a.Note)
+	ttl, owner := a.TTL.Milliseconds(), &owner{name: a.Owner}
+	c := acquire.call(ctx, "2", fence, lock, owner, ttl, a.Note)
 	s.send(ctx, c)
 	if redis.IsTryAgainError(c.err()) { // lock and fence are on two nodes, or on their way
-		c = claim.call(ctx, "1", lock, a.Owner, ttl)
+		c = claim.call(ctx, "1", lock, owner, ttl)
 		if s.send(ctx, c); c.err() == nil && c.cmd.Val() == any("OK") {
-			c = acquire.call(ctx, "1", fence, a.Owner, ttl, a.Note)
+			c = acquire.call(ctx, "1", fence, owner, ttl, a.Note)
 			s.send(ctx, c)
 		}
 	}
+	a.Slow = owner.twice()
 	if err := c.err(); err != nil {
 		return backend.Grant{}, refusal(err)
 	}
@@ -118,19 +119,21 @@ func (s *server) Undo(ctx context.Context, a *backend.Attempt) error {
 
 // undo deletes the lock, has later tries refused, and reports whether there was a lock.
 func (s *server) undo(ctx context.Context, a *backend.Attempt, lock, fence string) (bool, error) {
-	had, err := s.eval(ctx, undo.call(ctx, "2", fence, lock, a.Owner, s.channel, s.message(a.Key)))
+	owner := &owner{name: a.Owner}
+	had, err := s.eval(ctx, undo.call(ctx, "2", fence, lock, owner, s.channel, s.message(a.Key)))
 	if redis.IsTryAgainError(err) { // one after the other, then
-		if _, err = s.eval(ctx, undo.call(ctx, "1", fence, a.Owner)); err == nil {
+		if _, err = s.eval(ctx, undo.call(ctx, "1", fence, owner)); err == nil {
 			return s.release(ctx, a, lock)
 		}
 	}
-	return had == any(int64(1)), err
+	return had == any(int64(1)) || owner.twice(), err
 }
 
-// release deletes the lock, and reports whether there was one.
+// release deletes the lock, and reports whether there was one: perhaps for a command that had no answer and was repeated.
 func (s *server) release(ctx context.Context, a *backend.Attempt, lock string) (bool, error) {
-	had, err := s.eval(ctx, release.call(ctx, "1", lock, a.Owner, s.channel, s.message(a.Key)))
-	return had == any(int64(1)), err
+	owner := &owner{name: a.Owner}
+	had, err := s.eval(ctx, release.call(ctx, "1", lock, owner, s.channel, s.message(a.Key)))
+	return had == any(int64(1)) || owner.twice(), err
 }
 
 // Release is that of backend.Backend.

@@ -181,6 +181,34 @@ func TestLostReply(t *testing.T) {
 		t.Errorf("the lock is %q's, the lease is %q's", owner, lease.Owner())
 	}
 	must(t, lease.Release(t.Context()))
+	_, fence := f.server.names("k")
+	if !f.probe.HExists(t.Context(), fence, "undone:"+lease.Owner()).Val() {
+		t.Error("the lease was asked for twice, and its release left no mark for the one that may still arrive")
+	}
+	if fields := f.probe.HKeys(t.Context(), f.prefix+":v1:{warm}:fence").Val(); len(fields) != 4 {
+		t.Errorf("an acquisition that was sent once left the fields %q", fields)
+	}
+}
+
+// TestLostReplyToRelease has go-redis repeat a release, which then finds the lock gone.
+func TestLostReplyToRelease(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	proxy := servers.NewProxy(t, server.Addr)
+	f := at(t, server.Addr, redis.Options{})
+	l := openAt(t, proxy.Addr, f.prefix, redis.Options{})
+	t.Cleanup(func() { l.Close() })
+	must(t, take(t, l, "warm", patient).Release(t.Context()))
+	lease := take(t, l, "k", patient)
+	proxy.LoseReplies()
+	got := make(chan error, 1)
+	go func() { got <- lease.Release(context.Background()) }()
+	lock, _ := f.server.names("k")
+	until(t, "released", func() bool { return f.probe.Exists(t.Context(), lock).Val() == 0 })
+	proxy.Pass()
+	if err := <-got; err != nil {
+		t.Errorf("Release whose first reply was lost: %v; it did what it should", err)
+	}
 }
 
 // TestShorterExtendUnanswered has a shorter Extend arrive after a longer one, which has to prove that it will do nothing.
