@@ -65,7 +65,7 @@ func abandonedAttempts(t *trial) {
 	for w := range workers {
 		running.Go(func() {
 			key := fmt.Sprintf("%s/%d", prefix, w)
-			for i := 0; i < enough || (i < most && time.Now().Before(until)); i++ {
+			for i := 0; !t.Failed() && (i < enough || (i < most && time.Now().Before(until))); i++ {
 				acquire := a.Acquire
 				if i%3 == 0 {
 					acquire = a.TryAcquire

@@ -95,7 +95,7 @@ type check struct {
 
 var checks = slices.Concat(
 	silence, // first, since it takes longest
-	exclusion, trying, waiting, contexts, abandon, acquisition, window, renewal, loss, release, tokens, crash, reentrancy, keys, extend,
+	exclusion, trying, waiting, contexts, abandon, acquisition, window, renewal, loss, release, tokens, crash, reentrancy, keys, extend, shorten,
 	closing, leaks, inspecting, doing, wire,
 )
 
@@ -109,7 +109,8 @@ func Run(t *testing.T, b Backend) {
 		t.Fatal("conformance: Backend.Open is nil")
 	}
 	first := b.Open(t)
-	s := &suite{t: t, b: b, g: first.Guarantees()}
+	s := &suite{t: t, b: b, g: first.Guarantees(), pulse: newPulse()}
+	defer s.pulse.stop()
 	if err := first.Close(); err != nil {
 		t.Fatalf("conformance: Close of a Locker that was not used: %v", err)
 	}
@@ -138,9 +139,10 @@ func Run(t *testing.T, b Backend) {
 
 // suite is one Run.
 type suite struct {
-	t *testing.T
-	b Backend
-	g paddock.Guarantees
+	t     *testing.T
+	b     Backend
+	g     paddock.Guarantees
+	pulse *pulse
 }
 
 func (s *suite) run(c check) {
@@ -151,7 +153,7 @@ func (s *suite) run(c check) {
 			}
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute+20*s.g.MinTTL)
-		tr := &trial{T: t, b: &s.b, g: s.g, check: &c, ctx: ctx}
+		tr := &trial{T: t, b: &s.b, g: s.g, check: &c, ctx: ctx, late: min(s.pulse.late(), time.Second)}
 		if c.alone {
 			t.Cleanup(func() { tr.nothingLeft() }) // after everything was closed
 		}

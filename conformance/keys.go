@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -71,40 +72,42 @@ func distinctKeys(t *trial) {
 	}
 }
 
+// arguments of an acquisition.
+type arguments struct {
+	key  string
+	opts *paddock.Options
+}
+
 // invalid are arguments that can never work.
-func (t *trial) invalid() map[string]func(acquire func(string, *paddock.Options) error) error {
-	type call = func(func(string, *paddock.Options) error) error
-	with := func(key string, opts *paddock.Options) call {
-		return func(acquire func(string, *paddock.Options) error) error { return acquire(key, opts) }
-	}
+func (t *trial) invalid() map[string]arguments {
 	key := t.key()
-	return map[string]call{
-		"an empty key":             with("", nil),
-		"a key of 1,025 bytes":     with(strings.Repeat("k", 1025), nil),
-		"a key of 1,026 bytes":     with(strings.Repeat("é", 513), nil),
-		"a key that is not UTF-8":  with(key+"\xff", nil),
-		"a key with half a rune":   with(key+"\xc3", nil),
-		"a key with a surrogate":   with(key+"\xed\xa0\x80", nil),
-		"a TTL below MinTTL":       with(key, forTTL(t.g.MinTTL-1)),
-		"a TTL of 1 ns":            with(key, forTTL(1)),
-		"a negative TTL":           with(key, forTTL(-time.Second)),
-		"a TTL of 290 years":       with(key, forTTL(1<<63-1)),
-		"a negative MaxHold":       with(key, &paddock.Options{MaxHold: -1}),
-		"a Note of 257 bytes":      with(key, &paddock.Options{Note: strings.Repeat("n", 257)}),
-		"a Note that is not UTF-8": with(key, &paddock.Options{Note: "\xff"}),
+	return map[string]arguments{
+		"an empty key":             {"", nil},
+		"a key of 1,025 bytes":     {strings.Repeat("k", 1025), nil},
+		"a key of 1,026 bytes":     {strings.Repeat("é", 513), nil},
+		"a key that is not UTF-8":  {key + "\xff", nil},
+		"a key with half a rune":   {key + "\xc3", nil},
+		"a key with a surrogate":   {key + "\xed\xa0\x80", nil},
+		"a TTL below MinTTL":       {key, forTTL(t.g.MinTTL - 1)},
+		"a TTL of 1 ns":            {key, forTTL(1)},
+		"a negative TTL":           {key, forTTL(-time.Second)},
+		"a TTL of 290 years":       {key, forTTL(1<<63 - 1)},
+		"a negative MaxHold":       {key, &paddock.Options{MaxHold: -1}},
+		"a Note of 257 bytes":      {key, &paddock.Options{Note: strings.Repeat("n", 257)}},
+		"a Note that is not UTF-8": {key, &paddock.Options{Note: "\xff"}},
 	}
 }
 
 func (t *trial) refusesInvalid(l paddock.Locker) {
 	t.Helper()
-	for what, call := range t.invalid() {
-		for name, acquire := range map[string]func(string, *paddock.Options) error{
-			"Acquire":    func(key string, o *paddock.Options) error { _, err := l.Acquire(t.ctx, key, o); return err },
-			"TryAcquire": func(key string, o *paddock.Options) error { _, err := l.TryAcquire(t.ctx, key, o); return err },
+	for what, args := range t.invalid() {
+		for name, acquire := range map[string]func(context.Context, string, *paddock.Options) (*paddock.Lease, error){
+			"Acquire": l.Acquire, "TryAcquire": l.TryAcquire,
 		} {
 			begun := time.Now()
-			if err := call(acquire); err == nil {
+			if lease, err := acquire(t.ctx, args.key, args.opts); err == nil {
 				t.Errorf("%s with %s was granted", name, what)
+				t.release(lease)
 			} else {
 				t.is(err, paddock.ErrInvalid)
 			}

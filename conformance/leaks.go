@@ -23,6 +23,27 @@ var leaks = []check{
 
 func isClosed(err error) bool { return errors.Is(err, paddock.ErrClosed) }
 
+// nothingLeft checks that the backend holds nothing any more, save what the TTLs of a crash case still have to end.
+func (t *trial) nothingLeft() {
+	t.Helper()
+	if t.b.Left == nil || t.Skipped() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), soon+3*t.lively())
+	defer cancel()
+	for {
+		left, err := t.b.Left(ctx)
+		if err == nil && len(left) == 0 {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Errorf("left behind: %q, %v. Rule 19: %s", left, err, ruleNoKey)
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // goroutines counts them by what they run and who started them.
 func goroutines() map[string]int {
 	buf := make([]byte, 1<<20)

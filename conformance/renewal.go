@@ -47,7 +47,7 @@ func survives(spoil func(*link)) func(*trial) {
 	return func(t *trial) {
 		a, link := t.spoilable()
 		b := t.open()
-		lease := t.acquire(a, t.key(), forTTL(t.ttl(3*time.Second)))
+		lease := t.acquire(a, t.key(), forTTL(2*t.lively()))
 		for range 2 {
 			spoil(link)
 			t.pass(lease.TTL() / 4)
@@ -71,7 +71,7 @@ func manyLeases(t *trial) {
 	for w := range acquirers {
 		acquiring.Go(func() {
 			for i := w; i < leases; i += acquirers {
-				lease, err := l.Acquire(t.ctx, fmt.Sprintf("%s/%d", prefix, i), forTTL(t.ttl(2*time.Second)))
+				lease, err := l.Acquire(t.ctx, fmt.Sprintf("%s/%d", prefix, i), forTTL(2*t.lively()))
 				if err != nil {
 					t.Errorf("Acquire: %v", err)
 					return
@@ -85,7 +85,7 @@ func manyLeases(t *trial) {
 		return
 	}
 	least := leases * leases // timers that fire together have a goroutine each for a moment; what stays is always there
-	for until := time.Now().Add(2 * held[0].TTL()); time.Now().Before(until); t.pass(10 * time.Millisecond) {
+	for until := time.Now().Add(held[0].TTL() * 3 / 2); time.Now().Before(until); t.pass(10 * time.Millisecond) {
 		least = min(least, runtime.NumGoroutine()-before)
 	}
 	if least > most {

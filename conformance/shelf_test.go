@@ -195,3 +195,17 @@ func (s *shelf) inspect(key string) (paddock.Holder, error) {
 	}
 	return paddock.Holder{Owner: k.owner, Note: k.note, Token: k.token, ExpiresIn: time.Until(k.expires)}, nil
 }
+
+// watch has the Keeper woken until stop.
+func (s *shelf) watch(k *backend.Keeper) (stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers[k]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.watchers[k]--; s.watchers[k] == 0 {
+			delete(s.watchers, k)
+		}
+	}
+}
