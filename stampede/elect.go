@@ -71,8 +71,9 @@ func (f *flight[V]) detour() *detour {
 
 // watch is a flight's way to learn that the load it waits for has ended.
 type watch struct {
-	ready chan struct{} // closed when hints are there, or are known not to come; set to nil when that was seen
-	hints <-chan struct{}
+	ready  chan struct{} // closed when hints are there, or are known not to come; set to nil when that was seen
+	hints  <-chan struct{}
+	looked bool // since the last try
 }
 
 // watch begins to watch, which may take a while.
@@ -97,9 +98,13 @@ func (f *flight[V]) watch() *watch {
 
 const minPoll = 50 * time.Millisecond
 
-// pause waits for a hint, or for the time to look and try again. It reports whether the flight is over.
+// pause waits for a hint, or for the time to look or to try again. It reports whether the flight is over.
 func (f *flight[V]) pause(w *watch) (over bool) {
-	t := time.NewTimer(max(minPoll, f.c.heldFor(f.key)) + rand.N(minPoll))
+	d := minPoll + rand.N(minPoll)
+	if h := f.c.heldFor(f.key); h > 0 && h < d {
+		d = h + rand.N(minPoll/5)
+	}
+	t := time.NewTimer(d)
 	defer t.Stop()
 	var hints <-chan struct{}
 	if w.ready == nil {
@@ -112,8 +117,11 @@ func (f *flight[V]) pause(w *watch) (over bool) {
 	case <-hints:
 		f.c.unhold(f.key)
 		return f.look()
-	case <-t.C:
-		return hints == nil && f.look() // else the lock will tell if a hint was missed
+	case <-t.C: // a hint may have been missed: look and try in turn
+		try := f.c.heldFor(f.key) <= 0
+		look := !try || !w.looked
+		w.looked = !try
+		return look && f.look()
 	case <-f.force:
 		return false
 	case <-f.ctx.Done():

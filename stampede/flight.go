@@ -76,6 +76,14 @@ func (c *Cache[V]) joinBlocking(v *visit[V]) *member[V] {
 	return f.add(v, false)
 }
 
+// blocked reports whether there is a flight that joinBlocking would join.
+func (c *Cache[V]) blocked(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.flights[key]
+	return f != nil && f.blocking && !f.storing
+}
+
 // join joins the flight for v's key, and starts it if there is none. With a detour it is told to take that instead of waiting
 // for others.
 func (c *Cache[V]) join(v *visit[V], by *detour) (*member[V], error) {

@@ -19,23 +19,29 @@ type limit struct {
 
 // within returns a context with ctx's values that ends with it, and at least l.wait and at most a quarter more from now.
 func (l *limit) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	short := l.deadline(ctx)
+	if short == ctx || ctx.Done() == nil {
+		return short, func() {}
+	}
+	both, cancel := context.WithCancelCause(short)
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	return both, func() { stop(); cancel(nil) }
+}
+
+// deadline is within for what a caller does on its own goroutine: what is returned may end later than ctx if ctx is cancelled, but not
+// if ctx has a deadline. To listen to both would cost more than all else that a hit costs.
+func (l *limit) deadline(ctx context.Context) context.Context {
 	now := time.Now()
 	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= l.wait {
-		return ctx, func() {}
+		return ctx
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.end.Sub(now) < l.wait {
 		l.end = now.Add(l.wait + l.wait/4)
 		l.shared, l.cancel = context.WithDeadline(context.Background(), l.end)
 	}
-	shared := l.shared
-	l.mu.Unlock()
-	if ctx.Done() == nil {
-		return limited{shared, ctx}, func() {}
-	}
-	both, cancel := context.WithCancelCause(shared)
-	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	return limited{both, ctx}, func() { stop(); cancel(nil) }
+	return limited{l.shared, ctx}
 }
 
 // limited is one context with the values of another.

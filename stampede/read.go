@@ -2,6 +2,7 @@ package stampede
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -20,8 +21,8 @@ type round[V any] struct {
 	waiting int           // guarded by the cache's mu
 	turn    chan struct{} // has something in it when the round is to be made by one of those who wait for it
 	done    chan struct{}
-	found   found[V] // set, like spoiled, before done is closed
-	spoiled bool     // the context of the one who made it ended
+	found   found[V] // set, like spared, before done is closed
+	spared  bool     // it was not made: those who wait for it look elsewhere
 }
 
 // found is what the store knows of a key.
@@ -32,17 +33,15 @@ type found[V any] struct {
 	err   error     // of the store
 }
 
-// read returns what the store had for key at some moment after the call. The error is ctx's.
-func (c *Cache[V]) read(ctx context.Context, key string) (*found[V], error) {
-	for {
-		r, lead := c.round(key)
-		if r == nil { // nobody else can have it
-			f := c.fetch(ctx, key)
-			if c.next(key); f.err != nil && ctx.Err() != nil {
-				return nil, ended(ctx, key)
-			}
-			return &f, nil
-		}
+// read returns what the store had for key at some moment after the call, and next, to be called when it is known what
+// follows from that: only then the next round is sent. When a flight turns up that can be joined instead, what is returned is nil.
+// The error is ctx's.
+func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V], next func(), err error) {
+	r, lead := c.round(key)
+	if r == nil { // nobody else can have it
+		got := c.fetch(ctx, key)
+		f = &got
+	} else {
 		for !lead && !r.over() {
 			select {
 			case <-r.turn:
@@ -50,22 +49,28 @@ func (c *Cache[V]) read(ctx context.Context, key string) (*found[V], error) {
 			case <-r.done:
 			case <-ctx.Done():
 				c.quit(key, r)
-				return nil, ended(ctx, key)
+				return nil, nil, ended(ctx, key)
 			}
 		}
 		if lead {
-			r.found = c.fetch(ctx, key)
-			r.spoiled = ctx.Err() != nil && r.found.err != nil
+			if r.spared = join && c.blocked(key); !r.spared {
+				r.found = c.fetch(ctx, key)
+				r.spared = ctx.Err() != nil && r.found.err != nil // the others make it without me
+			}
 			close(r.done)
-			c.next(key)
 		}
-		switch {
-		case !r.spoiled:
-			return &r.found, nil
-		case lead:
-			return nil, ended(ctx, key)
+		if !r.spared {
+			f = &r.found
 		}
 	}
+	if !lead {
+		return f, func() {}, nil
+	}
+	if ctx.Err() != nil && (f == nil || f.err != nil) {
+		c.next(key)
+		return nil, nil, ended(ctx, key)
+	}
+	return f, func() { c.next(key) }, nil
 }
 
 func (r *round[V]) over() bool {
@@ -138,13 +143,10 @@ func (c *Cache[V]) quit(key string, r *round[V]) {
 
 // fetch reads key.
 func (c *Cache[V]) fetch(ctx context.Context, key string) (f found[V]) {
-	var es []Entry
 	f.at = time.Now()
-	f.err = c.ask(ctx, func(ctx context.Context) (err error) {
-		es, err = c.store.Get(ctx, c.storeKey(key))
-		return err
-	})
-	if f.err != nil {
+	es, err := c.store.Get(c.limit.deadline(ctx), c.storeKey(key))
+	if err != nil {
+		f.err = fmt.Errorf("%w: %w", ErrStoreDown, err)
 		if ctx.Err() == nil {
 			c.storeDown(key, f.err)
 		}

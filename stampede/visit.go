@@ -41,16 +41,24 @@ func (v *visit[V]) serve() (Result[V], error) {
 
 // approach joins a flight, unless the store has the answer.
 func (v *visit[V]) approach() (*member[V], Result[V], error) {
-	if !v.anew {
-		if m := v.c.joinBlocking(v); m != nil {
-			return m, Result[V]{}, nil
+	for {
+		if !v.anew {
+			if m := v.c.joinBlocking(v); m != nil {
+				return m, Result[V]{}, nil
+			}
 		}
+		f, next, err := v.c.read(v.ctx, v.key, !v.anew)
+		if err != nil {
+			return nil, Result[V]{}, err
+		}
+		if f == nil {
+			next()
+			continue
+		}
+		m, r, err := v.decide(f)
+		next()
+		return m, r, err
 	}
-	f, err := v.c.read(v.ctx, v.key)
-	if err != nil {
-		return nil, Result[V]{}, err
-	}
-	return v.decide(f)
 }
 
 // decide says what follows from what the store has: an answer, or a flight to wait for.
@@ -149,12 +157,23 @@ func (v *visit[V]) settle(o outcome[V]) (Result[V], error) {
 	return r, nil
 }
 
+// reread reads the store, whatever flight there is.
+func (v *visit[V]) reread() (f *found[V], next func(), err error) {
+	for {
+		if f, next, err = v.c.read(v.ctx, v.key, false); f != nil || err != nil {
+			return f, next, err
+		}
+		next()
+	}
+}
+
 // late is what follows when MaxWait is over.
 func (v *visit[V]) late() (r Result[V], err error, again bool) {
-	f, err := v.c.read(v.ctx, v.key)
+	f, next, err := v.reread()
 	if err != nil {
 		return r, err, false
 	}
+	next()
 	timeout := fmt.Errorf("%w: %q: MaxWait is %v", ErrWaitTimeout, v.key, v.p.MaxWait)
 	if f.err == nil && !(v.anew && f.Writer == v.first) {
 		if r, err, ok := v.answer(f, Waited); ok {
