@@ -311,7 +311,7 @@ func (s *server) move(ctx context.Context, e *entry, l *lease) error {
 				clientv3.Compare(clientv3.ModRevision(e.name), "=", mod),
 			},
 			[]clientv3.Op{clientv3.OpPut(e.name, e.a.Note, clientv3.WithLease(l.id))},
-			[]clientv3.Op{clientv3.OpGet(e.name, clientv3.WithKeysOnly())})
+			[]clientv3.Op{clientv3.OpGet(e.name)}) // not keys only: etcd 3.7 says no lease then
 		if err != nil {
 			return err
 		}
@@ -330,6 +330,10 @@ func (s *server) move(ctx context.Context, e *entry, l *lease) error {
 		e.mu.Lock() // an earlier Put of ours, of unknown outcome
 		e.mod = kvs[0].ModRevision
 		e.mu.Unlock()
+		if kvs[0].Lease == int64(l.id) {
+			s.settle(ctx, e, l)
+			return nil
+		}
 	}
 }
 

@@ -68,7 +68,8 @@
 //	etcd://user:password@host:2379,host:2379
 //
 // and, with TLS, etcds:. Parameters: prefix, domain, close_wait, dial_timeout (for the authentication, if there is a password; defaults
-// to 5 s), and with TLS ca_file, cert_file, key_file (PEM) and server_name. Connections that have gone silent are closed after 13 s.
+// to 5 s), and with TLS ca_file, cert_file and key_file (PEM); each certificate has to name its own host. Connections that have gone silent are
+// closed after 13 s.
 package etcdlock
 
 import (

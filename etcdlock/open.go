@@ -46,7 +46,7 @@ func open(ctx context.Context, u *url.URL, opts *paddock.OpenOptions) (paddock.L
 	}
 	var files tlsFiles
 	if u.Scheme == "etcds" {
-		files = tlsFiles{ca: p.String("ca_file"), cert: p.String("cert_file"), key: p.String("key_file"), name: p.String("server_name")}
+		files = tlsFiles{ca: p.String("ca_file"), cert: p.String("cert_file"), key: p.String("key_file")}
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -122,10 +122,10 @@ func withPort(host string) string {
 }
 
 // tlsFiles are the parameters of an etcds: URL.
-type tlsFiles struct{ ca, cert, key, name string }
+type tlsFiles struct{ ca, cert, key string }
 
 func (f tlsFiles) config() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.name}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.ca != "" {
 		pem, err := os.ReadFile(f.ca)
 		if err != nil {

@@ -96,7 +96,7 @@ func refuses(err error) bool {
 }
 
 // final reports whether err will be the answer again, as long as nobody changes the cluster or the client.
-func (s *server) final(ctx context.Context, err error) bool {
+func (s *server) final(err error) bool {
 	switch code(err) {
 	case codes.PermissionDenied, codes.Unimplemented:
 		return true
@@ -104,11 +104,12 @@ func (s *server) final(ctx context.Context, err error) bool {
 		return !errors.Is(err, rpctypes.ErrAuthOldRevision)
 	case codes.Unauthenticated:
 		return s.client.Token != "" // the client gets a new one only for a password
-	case codes.Canceled:
-		return ctx.Err() == nil // the client was closed
 	}
-	return errors.Is(err, errRestored)
+	return errors.Is(err, errRestored) || s.closed()
 }
+
+// closed reports whether the client was closed, by its owner.
+func (s *server) closed() bool { return s.client.Ctx().Err() != nil }
 
 // history is what the answers have said about the cluster.
 type history struct {

@@ -26,6 +26,9 @@ const (
 // Try is that of backend.Backend. Every attempt queues on a shared lease, which the Keeper keeps alive; the key of a winner
 // that the server has to end moves to a lease of its own.
 func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
+	if s.closed() { // the client would try for seconds
+		return backend.Grant{}, backend.Permanent(errClient)
+	}
 	ctx = outgoing(ctx)
 	e := &entry{a: a, dir: s.dir(a.Key)}
 	e.name = e.dir + a.Owner
@@ -57,7 +60,7 @@ func (s *server) failed(ctx context.Context, e *entry, err error) error {
 		s.forget(ctx, e)
 		return err
 	}
-	if s.final(ctx, err) && s.Undo(ctx, e.a) == nil {
+	if s.closed() || s.final(err) && s.Undo(ctx, e.a) == nil {
 		return backend.Permanent(err)
 	}
 	return failure("acquire", e.a, err)
@@ -65,6 +68,7 @@ func (s *server) failed(ctx context.Context, e *entry, err error) error {
 
 var (
 	errLeaseLost = errors.New("the etcd lease that the key hung on has ended")
+	errClient    = errors.New("the etcd client was closed")
 	errKeyLost   = errors.New("the key was deleted")
 	errUndone    = errors.New("the attempt was undone before it arrived")
 	errRestored  = errors.New("the cluster's revision is lower than one seen before, so its tokens would go back: " +
@@ -224,7 +228,7 @@ func (s *server) wait(ctx context.Context, e *entry, at place) error {
 				break
 			}
 			switch silent := time.Since(answered); {
-			case errors.Is(err, errKeyLost), ctx.Err() != nil, s.final(ctx, err):
+			case errors.Is(err, errKeyLost), ctx.Err() != nil, s.final(err):
 				return err
 			case silent >= max(e.a.TTL, minSilence), !time.Now().Before(on.life.Deadline()): // the key may be gone
 				return err
