@@ -60,8 +60,9 @@ type Cache[V any] struct {
 	obs   Observer
 	rand  func() float64 // in [0, 1)
 
-	maxKey int
-	limit  limit // of calls of the store
+	maxKey  int
+	limit   limit // of calls of the store
+	silence silence
 
 	mu      sync.Mutex
 	closed  bool

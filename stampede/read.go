@@ -144,14 +144,19 @@ func (c *Cache[V]) quit(key string, r *round[V]) {
 // fetch reads key.
 func (c *Cache[V]) fetch(ctx context.Context, key string) (f found[V]) {
 	f.at = time.Now()
+	if f.err = c.silence.now(f.at); f.err != nil {
+		return f
+	}
 	es, err := c.store.Get(c.limit.deadline(ctx), c.storeKey(key))
 	if err != nil {
 		f.err = fmt.Errorf("%w: %w", ErrStoreDown, err)
 		if ctx.Err() == nil {
+			c.silence.failed(f.at, c.o.StoreTimeout, f.err)
 			c.storeDown(key, f.err)
 		}
 		return f
 	}
+	c.silence.broken(f.at)
 	f.take(c, key, es[0])
 	return f
 }
