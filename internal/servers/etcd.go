@@ -13,8 +13,9 @@ import (
 	"testing"
 )
 
-// Etcd starts a cluster of n nodes (1, 3 or 5) which elects a new leader about
-// 0.3 s after it lost one. args are flags for every node.
+// Etcd starts a cluster of n nodes (1, 3 or 5), which grants leases of a second
+// and more, and elects a new leader about a second after it lost one. args are
+// flags for every node.
 func Etcd(tb testing.TB, n int, args ...string) *Quorum {
 	tb.Helper()
 	binary := etcdBinary(tb)
@@ -100,7 +101,7 @@ func buildEtcd(binary string, n int, args []string) (*Quorum, error) {
 			"--listen-peer-urls", "http://" + peers[i], "--initial-advertise-peer-urls", "http://" + fronts[i],
 			"--initial-cluster", strings.Join(members, ","),
 			"--initial-cluster-token", members[0], // differs from that of other clusters
-			"--heartbeat-interval", "20", "--election-timeout", "200",
+			"--heartbeat-interval", "50", "--election-timeout", "500",
 			"--logger", "zap", "--log-level", "warn",
 		}
 		_, port := split(client)

@@ -26,7 +26,7 @@ type mesh struct {
 	listeners []net.Listener
 	cut       map[int]bool
 	silent    map[int]chan struct{} // closed when the silence ends
-	links     map[*link][2]int // from, to
+	links     map[*link][2]int      // from, to
 }
 
 const anyNode = -1

@@ -22,7 +22,7 @@ func etcdClient(t *testing.T, endpoints ...string) *clientv3.Client {
 
 // put writes with a time limit, as one try of until.
 func put(client *clientv3.Client, key, value string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	_, err := client.Put(ctx, key, value)
 	return err
@@ -30,7 +30,7 @@ func put(client *clientv3.Client, key, value string) error {
 
 // get reads a key with a time limit.
 func get(client *clientv3.Client, key string, opts ...clientv3.OpOption) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	resp, err := client.Get(ctx, key, opts...)
 	if err != nil {
@@ -46,7 +46,7 @@ func TestEtcdSingle(t *testing.T) {
 	t.Parallel()
 	q := Etcd(t, 1)
 	client := etcdClient(t, q.Endpoints()...)
-	must(t, put(client, "k", "v"))
+	until(t, "written", func() error { return put(client, "k", "v") })
 	q.Nodes[0].Restart()
 	until(t, "back with its data", func() error {
 		if v, err := get(client, "k"); v != "v" {
@@ -56,7 +56,7 @@ func TestEtcdSingle(t *testing.T) {
 	})
 	px := q.Proxies(t)[0]
 	through := etcdClient(t, px.Addr)
-	must(t, put(through, "k", "w"))
+	until(t, "written", func() error { return put(through, "k", "w") })
 	px.Cut()
 	if err := put(through, "k", "x"); err == nil {
 		t.Fatal("a write arrived through a proxy that is cut")
@@ -67,7 +67,7 @@ func TestEtcdKillLeader(t *testing.T) {
 	t.Parallel()
 	q := Etcd(t, 3)
 	client := etcdClient(t, q.Endpoints()...)
-	must(t, put(client, "k", "1"))
+	until(t, "written", func() error { return put(client, "k", "1") })
 	leader := q.Leader(t)
 	q.Nodes[leader].Kill()
 	next := q.Leader(t)
@@ -78,9 +78,14 @@ func TestEtcdKillLeader(t *testing.T) {
 
 	q.Nodes[leader].Restart()
 	q.AwaitReady(t)
-	if v, err := get(etcdClient(t, q.Nodes[leader].Addr), "k"); v != "2" {
-		t.Fatalf("the node that is back reads %q (%v), want 2", v, err)
-	}
+	back := etcdClient(t, q.Nodes[leader].Addr)
+	until(t, "back and up to date", func() error {
+		v, err := get(back, "k")
+		if err == nil && v != "2" {
+			t.Fatalf("the node that is back reads %q, want 2: it confirmed that with the others", v)
+		}
+		return err
+	})
 
 	q.Nodes[next].Pause()
 	if third := q.Leader(t); third == next {
@@ -95,7 +100,7 @@ func TestEtcdIsolateLeader(t *testing.T) {
 	q := Etcd(t, 3)
 	leader := q.Leader(t)
 	old, other := etcdClient(t, q.Nodes[leader].Addr), etcdClient(t, q.Nodes[(leader+1)%3].Addr)
-	must(t, put(old, "k", "old"))
+	until(t, "written", func() error { return put(old, "k", "old") })
 
 	q.Isolate(leader)
 	until(t, "written by the majority", func() error { return put(other, "k", "new") })
@@ -105,9 +110,13 @@ func TestEtcdIsolateLeader(t *testing.T) {
 	if v, err := get(old, "k"); err == nil {
 		t.Fatalf("the isolated node confirmed that k is %q", v)
 	}
-	if v, err := get(old, "k", clientv3.WithSerializable()); v != "old" {
-		t.Fatalf("the isolated node has %q (%v), want what was before", v, err)
-	}
+	until(t, "read from the isolated node alone", func() error {
+		v, err := get(old, "k", clientv3.WithSerializable())
+		if err == nil && v != "old" {
+			t.Fatalf("the isolated node has %q, want what was before", v)
+		}
+		return err
+	})
 
 	q.Heal()
 	until(t, "healed", func() error {
@@ -120,7 +129,8 @@ func TestEtcdIsolateLeader(t *testing.T) {
 
 func TestSharedEtcd(t *testing.T) {
 	endpoints := SharedEtcd(t)
-	must(t, put(etcdClient(t, endpoints...), "shared", "v"))
+	client := etcdClient(t, endpoints...)
+	until(t, "written", func() error { return put(client, "shared", "v") })
 	if again := SharedEtcd(t); again[0] != endpoints[0] {
 		t.Fatalf("a second server at %s, after %s", again[0], endpoints[0])
 	}
