@@ -100,6 +100,7 @@ const (
 // TestBroken runs the case that has to fail, in a process of its own, since a test cannot fail and go on. The same case
 // passes in TestHealthy.
 func TestBroken(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
