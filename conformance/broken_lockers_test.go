@@ -23,6 +23,7 @@ const (
 	deafToCtx        = "is deaf to ctx"
 	heldForATimeout  = "says ErrHeld for every failure"
 	losesTheCause    = "loses the cause of ctx"
+	hidesTheDriver   = "hides the driver's error"
 	ttlEndsTheWait   = "ends the wait with the TTL"
 	losesValues      = "loses the values of ctx"
 	goroutineEach    = "has a goroutine for each lease"
@@ -198,6 +199,8 @@ func (f *flawed) granted(ctx context.Context, key string, lease *paddock.Lease, 
 	case err == nil:
 	case f.flaw == heldForATimeout:
 		return nil, &paddock.HeldError{Key: key}
+	case f.flaw == hidesTheDriver:
+		return nil, paddock.ErrUnavailable
 	case f.flaw == losesTheCause && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case f.flaw == repairsArguments && errors.Is(err, paddock.ErrInvalid):

@@ -74,6 +74,8 @@ var broken = []struct {
 	{locksHashTags, "Rule14/DistinctKeysNeverMeet", brokenLocker},
 	{trimsSpace, "Rule14/DistinctKeysNeverMeet", brokenLocker},
 	{repairsArguments, "Rule14/InvalidArguments", brokenLocker},
+	{heldForATimeout, "Rule15/EachFailureIsOneError", brokenLocker},
+	{hidesTheDriver, "Rule15/DriversErrorIsInTheChain", brokenLocker},
 	{neverShortens, "Rule16/ShorterOnTheServer", brokenShelf},
 	{lowersAfterwards, "Rule16/LowersDeadlineBeforeTheAnswer", brokenLease},
 	{claimsOrder, "Rule16/ShorterOvertaken", brokenShelf},

@@ -96,7 +96,7 @@ type check struct {
 var checks = slices.Concat(
 	silence, // first, since it takes longest
 	exclusion, trying, waiting, contexts, abandon, acquisition, window, renewal, loss, release, tokens, crash, reentrancy, keys, extend, shorten,
-	closing, leaks, inspecting, doing, wire,
+	sentinelCases, closing, leaks, inspecting, doing, wire,
 )
 
 // together is how many cases run side by side.
