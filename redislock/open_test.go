@@ -170,16 +170,6 @@ func certificate(t *testing.T) (cert, key string) {
 
 func TestOpenHosts(t *testing.T) {
 	t.Parallel()
-	for rawURL, want := range map[string][]string{
-		"redis:":                             {"localhost:6379"},
-		"redis+cluster://a,b:1,[::1]:2,[::]": {"a:6379", "b:1", "[::1]:2", "[::]:6379"},
-		"rediss+sentinel://a,b:1":            {"a:26379", "b:1"},
-	} {
-		scheme, host, _ := strings.Cut(rawURL, ":")
-		if got := hosts(&url.URL{Scheme: scheme, Host: strings.TrimPrefix(host, "//")}); !slices.Equal(got, want) {
-			t.Errorf("the hosts of %s are %q; want %q", rawURL, got, want)
-		}
-	}
 	l, err := paddock.Open(t.Context(), "rediss+cluster://u:p@a,b:1?protocol=2", nil)
 	must(t, err)
 	defer l.Close()

@@ -2,6 +2,11 @@
 //
 //	store, err := redisstore.New(client, nil)
 //
+// # URLs
+//
+// stampede.OpenStore takes redis:, redis+sentinel: and redis+cluster: URLs, and rediss for TLS, as package redislock has them. Of its
+// own the Store has the parameter prefix.
+//
 // # Commands
 //
 // Get is one round trip: PTTL and GET in a pipeline. Begin, Put and Set are a script each, Invalidate is a DEL and a
@@ -59,6 +64,7 @@ type Store struct {
 	bound   bound
 	prefix  string
 	watcher *watcher
+	owned   redis.UniversalClient // by a Store that was opened by its URL
 }
 
 var (
@@ -101,8 +107,15 @@ func New(client redis.UniversalClient, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the subscription. Watch is refused from then on; all else goes on working.
-func (s *Store) Close() error { return s.watcher.close() }
+// Close ends the subscription. Watch is refused from then on; all else goes on working, unless the Store was opened by its URL:
+// then its connections are closed too.
+func (s *Store) Close() error {
+	err := s.watcher.close()
+	if s.owned != nil {
+		err = errors.Join(err, s.owned.Close())
+	}
+	return err
+}
 
 func (s *Store) channel(key string) string { return s.prefix + "/cache{/" + key + "}" }
 
