@@ -71,8 +71,8 @@ func RedisSentinel(tb testing.TB, args ...string) *Sentinel {
 	return s
 }
 
-// Current returns the address of the primary as the sentinels give it to
-// clients: Link's until there was a failover.
+// Current returns the address of the primary as the first sentinel that answers
+// gives it to clients: Link's until it has heard of a failover.
 func (s *Sentinel) Current(tb testing.TB) string {
 	tb.Helper()
 	var failures []string

@@ -35,10 +35,12 @@ func TestSentinelFailover(t *testing.T) {
 	if n := client.Get(ctx, "k").Val(); n != "2" {
 		t.Fatalf("k is %s on the new primary, want 2", n)
 	}
-	now := s.Current(t)
-	if now != s.Replicas[0].Addr && now != s.Replicas[1].Addr {
-		t.Fatalf("the primary is at %s, which is no replica", now)
-	}
+	until(t, "known to all sentinels", func() error { // the others hear of it from the one that led
+		if now := s.Current(t); now != s.Replicas[0].Addr && now != s.Replicas[1].Addr {
+			return fmt.Errorf("the primary is said to be at %s, which is no replica", now)
+		}
+		return nil
+	})
 }
 
 // The old primary and the new one both grant the same lock.
