@@ -96,7 +96,7 @@ func (c *Cache[V]) join(v *visit[V], by *detour) (*member[V], error) {
 		}
 		f, first = c.start(v), true
 	}
-	f.blocking = true
+	f.blocking = f.blocking || !v.anew // who has something to serve need not wait for a refresh
 	if by != nil && f.forced == nil {
 		f.forced = by
 		close(f.force)
