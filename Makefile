@@ -1,7 +1,7 @@
 # make test    everything the tests need, then all tests with the race detector
 # make lint    gofmt, go vet, staticcheck
 # make deps    what each package may import
-# make bench   every benchmark once; BENCHTIME=1s for figures
+# make bench   every benchmark once, also those beside peers in bench/; BENCHTIME=2000x for figures
 # make demo    the stampede, and its cure
 # make fmt     gofmt -w
 
@@ -19,7 +19,8 @@ servers:
 	@. ./.ci/servers
 
 bench:
-	@. ./.ci/servers; go test -run '^$$' -bench . -benchtime $(BENCHTIME) $(TESTFLAGS) $(PACKAGES)
+	@. ./.ci/servers; go test -run '^$$' -bench . -benchtime $(BENCHTIME) $(TESTFLAGS) $(PACKAGES) && \
+	cd bench && go test -bench . -benchtime $(BENCHTIME) $(TESTFLAGS) ./...
 
 lint: tools
 	@unformatted=$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l); \
