@@ -129,7 +129,7 @@ func (r *rule) setDefaults() {
 		r.Jitter = 0.1
 	}
 	set(&r.LoadTimeout, defaultLoadTimeout)
-	set(&r.MaxWait, r.LoadTimeout)
+	set(&r.MaxWait, r.LoadTimeout+time.Second)
 	set(&r.NotFoundTTL, min(5*time.Second, r.TTL))
 	set(&r.ErrorTTL, min(time.Second, r.TTL))
 	if r.MaxConcurrentLoads == 0 {
