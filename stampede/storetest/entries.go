@@ -124,7 +124,7 @@ func freshness(tb testing.TB, s Store) {
 			tb.Fatalf("with %v left of %v + %v it is fresh: %v, stale: %v", got.Left, got.TTL, got.StaleFor, got.Fresh(), got.Stale())
 		}
 		sawStale = sawStale || got.Stale()
-		if before.Sub(stored) > e.TTL+e.StaleFor+2*time.Second {
+		if before.Sub(stored) > e.TTL+e.StaleFor+slack {
 			tb.Fatalf("still there %v after it was stored", before.Sub(stored))
 		}
 	}
