@@ -87,11 +87,11 @@ func lossIsFinal(t *trial) {
 
 func neverAfterRelease(t *trial) {
 	l := t.open()
-	renewed, fixed := t.acquire(l, t.key(), forTTL(t.brief())), t.acquire(l, t.key(), unrenewed(t.brief()))
+	renewed, fixed := t.acquire(l, t.key(), forTTL(t.lively())), t.acquire(l, t.key(), unrenewed(t.lively()))
 	for _, lease := range []*paddock.Lease{renewed, fixed} {
 		t.release(lease)
 	}
-	t.pass(2 * t.brief())
+	t.pass(t.lively() * 3 / 2)
 	for _, lease := range []*paddock.Lease{renewed, fixed} {
 		t.is(lease.Err(), paddock.ErrReleased)
 		t.is(context.Cause(lease.Context()), paddock.ErrReleased)

@@ -49,9 +49,7 @@ func tokensRise(t *trial) {
 			}
 			last = t.after(last, lease)
 			if i%3 == 0 {
-				if err := lease.Extend(t.ctx, t.ttl(long)); err != nil {
-					t.Fatal(err)
-				}
+				t.extended(lease, t.ttl(long))
 				if lease.Token() != last {
 					t.Errorf("Extend changed the token %d to %d", last, lease.Token())
 				}
