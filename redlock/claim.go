@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
@@ -69,7 +70,22 @@ func (q *quorum) claim(ctx context.Context, a *backend.Attempt) *claim {
 	for i := range c.seats {
 		c.seats[i] = seat{claim: c, node: q.nodes[i], i: i, asking: true}
 	}
+	c.doubt()
 	return c
+}
+
+// doubt goes on without the answers of nodes that are silent, as far as it can.
+func (c *claim) doubt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.seats {
+		if a := &c.vote.answers[i]; a.ballot == pending && c.seats[i].node.silent() {
+			a.ballot = doubtful
+		}
+	}
+	if !c.closed {
+		c.step()
+	}
 }
 
 // stand asks the node for the lock and, once enough nodes have granted it, for the token to be written. It reports whether
@@ -80,7 +96,7 @@ func (s *seat) stand() (bool, error) {
 		sent := time.Now()
 		a := s.node.grant(c)
 		took := time.Since(sent)
-		if withdrawn := s.answered(a, took > slowCall); withdrawn {
+		if withdrawn := s.answered(a, took > slowCall && s.node.repeats); withdrawn {
 			_, _ = s.giveBack(false) // what fails goes on in the background
 			return false, errWithdrawn
 		}
@@ -101,7 +117,6 @@ func (s *seat) stand() (bool, error) {
 const (
 	minAskAgain = 100 * time.Microsecond
 	maxAskAgain = 10 * time.Millisecond
-	lead        = 50 * time.Millisecond // for how long others are expected to give way to who leads a split vote
 )
 
 var errWithdrawn = errors.New("the vote was over")
@@ -112,7 +127,7 @@ func (s *seat) answered(a answer, slow bool) (withdrawn bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.asking = false
-	s.unsure = s.unsure || slow || a.ballot == failed
+	s.unsure = s.unsure || slow || a.ballot == failed && !unsent(a.err)
 	c.vote.answers[s.i] = a
 	if c.closed || c.stage == lost {
 		return true
@@ -121,7 +136,13 @@ func (s *seat) answered(a answer, slow bool) (withdrawn bool) {
 	return false
 }
 
-// askAgain waits for a moment, and reports whether the node is to be asked again.
+// unsent reports whether err says that nothing was sent the last time.
+func unsent(err error) bool {
+	var op *net.OpError
+	return errors.Is(err, errBacklog) || errors.As(err, &op) && op.Op == "dial"
+}
+
+// askAgain waits for a moment, and reports whether the node is to be asked again: others should give way soon.
 func (s *seat) askAgain(begun time.Time, pause time.Duration) bool {
 	c := s.claim
 	t := time.NewTimer(pause/2 + rand.N(pause))
@@ -132,7 +153,7 @@ func (s *seat) askAgain(begun time.Time, pause time.Duration) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stage == voting && time.Since(begun) > lead {
+	if c.stage == voting && time.Since(begun) > c.timeout {
 		c.lose(nil)
 	}
 	s.asking = c.stage == voting && !c.closed
@@ -237,25 +258,35 @@ func (s *seat) giveBack(undo bool) (had bool, err error) {
 		c.mu.Unlock()
 		return false, errUnderWay
 	}
-	mark, ttl := s.asking || s.unsure, c.ttl
-	if !mark && c.vote.answers[s.i].ballot == refused {
+	if s.nothing() {
 		s.given = true
-	}
-	if s.given {
 		defer c.mu.Unlock()
 		return s.had, nil
 	}
+	mark, ttl := s.asking || s.unsure, c.ttl
 	c.mu.Unlock()
 	had, err = s.node.release(c, mark)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		s.unsure = true
-		s.node.owe(c, ttl)
+		s.node.owe(s, ttl)
 		return false, err
 	}
 	s.given, s.had = true, s.had || had
 	return s.had, nil
+}
+
+// nothing reports whether the node has nothing of the claim, and will not have. Called with mu held.
+func (s *seat) nothing() bool {
+	b := s.claim.vote.answers[s.i].ballot
+	return s.given || !s.asking && !s.unsure && (b == refused || b == failed)
+}
+
+// clean is nothing, for others.
+func (s *seat) clean() bool {
+	s.claim.mu.Lock()
+	defer s.claim.mu.Unlock()
+	return s.nothing()
 }
 
 var errUnderWay = errors.New("a request for the lock is under way")

@@ -26,12 +26,18 @@ func (l *Locker) Inspect(ctx context.Context, key string) (paddock.Holder, error
 		return paddock.Holder{}, err
 	}
 	q := l.quorum
+	select {
+	case <-q.closing:
+		return paddock.Holder{}, fmt.Errorf("%w: inspect %q", paddock.ErrClosed, key)
+	default:
+	}
 	sights := make(chan sight, len(q.nodes))
+	q.begin(len(q.nodes))
 	base := context.WithoutCancel(ctx)
 	for _, n := range q.nodes {
 		go func() { sights <- n.inspect(base, q.names(key)) }()
 	}
-	limit := time.NewTimer(q.patience(maxPatience / 5))
+	limit := time.NewTimer(maxPatience)
 	defer limit.Stop()
 	seen := map[string][]paddock.Holder{}
 	answered, most := 0, 0 // most: nodes with the same holder
@@ -87,10 +93,7 @@ func agreed(seen []paddock.Holder, majority int) paddock.Holder {
 }
 
 func (n *node) inspect(ctx context.Context, names names) sight {
-	if !n.enter() {
-		return sight{err: paddock.ErrClosed}
-	}
-	defer n.leave()
+	defer n.end(1)
 	ctx, cancel := context.WithTimeout(ctx, maxPatience)
 	defer cancel()
 	ask := inspectScript.Call(ctx, "2", names.lock, names.fence)

@@ -79,20 +79,75 @@ func parseDigits(reply any) (fencing.Token, error) {
 // node is one of the servers.
 type node struct {
 	*quorum
-	client redis.UniversalClient
-	name   string // in errors
+	client  redis.UniversalClient
+	name    string // in errors
+	repeats bool   // the client may send a request twice
 
 	mu     sync.Mutex
+	asked  int             // calls that have not returned
+	since  time.Time       // the last answer, or the first of those calls
 	debts  map[string]debt // by owner
 	paying bool            // somebody is at it
+}
+
+func newNode(q *quorum, i int, client redis.UniversalClient) *node {
+	n := &node{quorum: q, client: client, name: fmt.Sprintf("node %d", i), repeats: true}
+	if c, ok := client.(*redis.Client); ok {
+		n.name += " (" + c.Options().Addr + ")"
+		n.repeats = c.Options().MaxRetries > 0
+	}
+	return n
 }
 
 // call makes calls within what ctx allows, and returns the error of the first. It may return later than that: go-redis
 // does not by default interrupt a command.
 func (n *node) call(ctx context.Context, calls ...*rediswire.Call) error {
+	if !n.asking() {
+		return n.explain(errBacklog)
+	}
 	rediswire.Send(ctx, n.client, calls...)
 	_, err := calls[0].Result()
+	n.heard(err)
 	return n.explain(err)
+}
+
+const (
+	silence    = 100 * time.Millisecond // without an answer to anything
+	maxBacklog = 32
+)
+
+var errBacklog = errors.New("it has left too much unanswered, so nothing was sent")
+
+// asking counts a call in. It reports whether to make it: a node that does not answer gets no more than a backlog of calls.
+func (n *node) asking() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if n.asked == 0 {
+		n.since = now
+	} else if n.asked >= maxBacklog && now.Sub(n.since) > silence {
+		return false
+	}
+	n.asked++
+	return true
+}
+
+// heard counts a call out.
+func (n *node) heard(err error) {
+	var reply redis.Error
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked--
+	if err == nil || errors.As(err, &reply) {
+		n.since = time.Now()
+	}
+}
+
+// silent reports whether the node answers nothing at present.
+func (n *node) silent() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked > 0 && time.Since(n.since) > silence
 }
 
 var errSilent = errors.New("no answer in time")
@@ -174,7 +229,7 @@ func (n *node) write(c *claim, read, token fencing.Token) bool {
 
 // release deletes the lock, has later requests refused if mark, and reports whether the lock was there.
 func (n *node) release(c *claim, mark bool) (had bool, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(c.ctx, max(c.timeout, minPatience))
 	defer cancel()
 	ask := n.releasing(ctx, c, mark)
 	if err := n.call(ctx, ask); err != nil {
@@ -194,12 +249,13 @@ func (n *node) releasing(ctx context.Context, c *claim, mark bool) *rediswire.Ca
 
 // debt is a lock that the node could not be told to give up.
 type debt struct {
-	claim *claim
+	*seat
 	until time.Time // the node must have dropped it by itself
 }
 
-// owe has the node told until it confirms.
-func (n *node) owe(c *claim, ttl time.Duration) {
+// owe has the node told until it confirms, for as long as it may keep a lock for ttl.
+func (n *node) owe(s *seat, ttl time.Duration) {
+	c := s.claim
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.debts == nil {
@@ -208,9 +264,10 @@ func (n *node) owe(c *claim, ttl time.Duration) {
 	if len(n.debts) >= maxDebts {
 		return // that one is left to expire
 	}
-	n.debts[c.owner] = debt{c, time.Now().Add(ttl + c.timeout)}
-	if !n.paying && n.enter() {
+	n.debts[c.owner] = debt{s, time.Now().Add(ttl + c.timeout)}
+	if !n.paying {
 		n.paying = true
+		n.begin(1)
 		go n.pay()
 	}
 }
@@ -224,60 +281,74 @@ const (
 
 // pay settles what the node owes, a batch at a time, until that is nothing.
 func (n *node) pay() {
-	defer n.leave()
-	wait := minPayWait
+	defer n.end(1)
+	wait, most, closing := minPayWait, maxPayWait, n.closing
 	for {
-		n.mu.Lock()
-		var batch []*claim
-		now := time.Now()
-		for owner, d := range n.debts {
-			switch {
-			case now.After(d.until):
-				delete(n.debts, owner)
-			case len(batch) < batchSize:
-				batch = append(batch, d.claim)
-			}
-		}
+		batch := n.due()
 		if len(batch) == 0 {
-			n.paying = false
-			n.mu.Unlock()
 			return
 		}
-		n.mu.Unlock()
 		if n.settle(batch) {
 			wait = minPayWait
 			continue
 		}
 		t := time.NewTimer(wait/2 + rand.N(wait))
-		wait = min(2*wait, maxPayWait)
+		wait = min(2*wait, most)
 		select {
 		case <-t.C:
-		case <-n.ended:
+		case <-closing: // Close waits for us
+			wait, most, closing = minPayWait, maxPayWait/10, nil
+		case <-n.stopped:
 			t.Stop()
 			return
 		}
 	}
 }
 
-// settle reports whether the node has answered.
-func (n *node) settle(batch []*claim) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), payTimeout)
-	defer cancel()
-	calls := make([]*rediswire.Call, len(batch))
-	for i, c := range batch {
-		calls[i] = n.releasing(ctx, c, true)
-	}
-	rediswire.Send(ctx, n.client, calls...)
-	answered := false
+// due returns debts to be paid. When there are none, the node is not paying any more.
+func (n *node) due() []*seat {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for i, c := range batch {
-		if _, err := calls[i].Result(); err == nil {
-			answered = true
-			delete(n.debts, c.owner)
+	var batch []*seat
+	now := time.Now()
+	for owner, d := range n.debts {
+		switch {
+		case now.After(d.until):
+			delete(n.debts, owner)
+		case len(batch) < batchSize:
+			batch = append(batch, d.seat)
 		}
 	}
-	return answered
+	n.paying = len(batch) > 0
+	return batch
+}
+
+// settle reports whether the node has confirmed all of it, or had nothing to confirm.
+func (n *node) settle(batch []*seat) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), payTimeout)
+	defer cancel()
+	var calls []*rediswire.Call
+	var told, settled []*seat
+	for _, s := range batch {
+		if s.clean() { // by what was heard since
+			settled = append(settled, s)
+			continue
+		}
+		told = append(told, s)
+		calls = append(calls, n.releasing(ctx, s.claim, true))
+	}
+	rediswire.Send(ctx, n.client, calls...)
+	for i, s := range told {
+		if _, err := calls[i].Result(); err == nil {
+			settled = append(settled, s)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range settled {
+		delete(n.debts, s.claim.owner)
+	}
+	return len(settled) == len(batch)
 }
 
 // nodeErrors is what the nodes of one attempt had to say.

@@ -28,19 +28,21 @@ type quorum struct {
 	renewals atomic.Int64 // numbers them
 
 	work
+	closing chan struct{} // closed by Close
+	stopped chan struct{} // closed when nobody pays debts any more
 }
 
 // patience is how long a node has for an answer about a lock with this TTL: 5 % of it, as Redlock has it, but not less than
-// half a second where that leaves time enough.
+// a second where that leaves time enough.
 func (q *quorum) patience(ttl time.Duration) time.Duration {
 	if q.timeout > 0 {
 		return q.timeout
 	}
-	return min(max(ttl/20, min(ttl/6, minPatience)), maxPatience)
+	return min(max(ttl/20, min(ttl/3, minPatience)), maxPatience)
 }
 
 const (
-	minPatience = 500 * time.Millisecond
+	minPatience = time.Second
 	maxPatience = 5 * time.Second
 )
 
@@ -57,11 +59,14 @@ func (q *quorum) keep() time.Duration {
 // When the majority is not to be had it has all seats give back.
 //
 // Renewal goes without it (see renew.go): it extends one lock at a time, by the TTL that its Mutex was made with.
+//
+// Each call to a seat is counted as work before redsync makes it, since it begins at a time of its own.
 func (q *quorum) mutex(c *claim, undo bool, opts ...redsync.Option) *redsync.Mutex {
 	pools := make([]redsyncredis.Pool, len(c.seats))
 	for i := range c.seats {
 		pools[i] = pool{&c.seats[i], undo}
 	}
+	q.begin(len(pools))
 	return redsync.New(pools...).NewMutex(c.lock, append(opts, redsync.WithFailFast(true))...)
 }
 
@@ -83,18 +88,12 @@ type conn struct {
 }
 
 func (c conn) SetNX(string, string, time.Duration) (bool, error) {
-	if !c.seat.node.enter() {
-		return false, paddock.ErrClosed
-	}
-	defer c.seat.node.leave()
+	defer c.seat.node.end(1)
 	return c.seat.stand()
 }
 
 func (c conn) Eval(*redsyncredis.Script, ...any) (any, error) {
-	if !c.seat.node.enter() {
-		return nil, paddock.ErrClosed
-	}
-	defer c.seat.node.leave()
+	defer c.seat.node.end(1)
 	had, err := c.seat.giveBack(c.undo)
 	if had || (c.undo && err == nil) {
 		return int64(1), nil
@@ -111,31 +110,44 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 	a.State = c
 	m := q.mutex(c, false, redsync.WithTries(1), redsync.WithExpiry(a.TTL), redsync.WithTimeoutFactor(1), redsync.WithDriftFactor(0),
 		redsync.WithGenValueFunc(func() (string, error) { return a.Owner, nil }))
+	q.begin(len(c.seats)) // for giving back
 	locked := make(chan error, 1)
-	go func() { locked <- m.TryLockContext(c.ctx) }()
-	limit := time.NewTimer(2 * c.timeout)
-	defer limit.Stop()
-	select {
-	case err := <-locked:
+	go func() {
+		err := m.TryLockContext(c.ctx)
 		if err == nil {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return backend.Grant{Token: c.vote.token, Domain: q.domain, Sent: sent, TTL: a.TTL}, nil
+			q.end(len(c.seats)) // redsync has nothing given back
 		}
-	case <-limit.C:
-	case <-ctx.Done():
-	}
-	c.close()
-	if ctx.Err() != nil {
-		return backend.Grant{}, ctx.Err()
-	}
-	err := c.failure()
-	if errors.Is(err, paddock.ErrHeld) { // nobody will call Undo
-		for i := range c.seats {
-			go func() { _, _ = conn{seat: &c.seats[i]}.Eval(nil) }()
+		locked <- err
+	}()
+	look := time.NewTimer(silence)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-locked:
+			if err == nil {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return backend.Grant{Token: c.vote.token, Domain: q.domain, Sent: sent, TTL: a.TTL}, nil
+			}
+			c.close()
+			return backend.Grant{}, c.failure()
+		case <-ctx.Done():
+			c.close()
+			return backend.Grant{}, ctx.Err()
+		case <-look.C:
+			if time.Since(sent) < 2*c.timeout {
+				c.doubt()
+				look.Reset(silence)
+				continue
+			}
+			c.close()
+			err := c.failure()
+			if errors.Is(err, paddock.ErrHeld) { // nobody will call Undo
+				q.unlock(c, false)
+			}
+			return backend.Grant{}, err
 		}
 	}
-	return backend.Grant{}, err
 }
 
 // failure is why a claim was not won.
@@ -151,7 +163,7 @@ func (c *claim) failure() error {
 	for i := range c.vote.answers {
 		a := &c.vote.answers[i]
 		switch {
-		case a.ballot == pending:
+		case a.ballot == pending || a.ballot == doubtful:
 			errs = append(errs, c.seats[i].node.explain(errSilent))
 		case a.ballot == failed:
 			errs = append(errs, a.err)
@@ -206,44 +218,41 @@ func (q *quorum) Release(ctx context.Context, a *backend.Attempt) error {
 // giveBack returns when redsync is content, one way or the other, or at ctx's end.
 func (q *quorum) giveBack(ctx context.Context, c *claim, undo bool) error {
 	c.close()
-	m := q.mutex(c, undo, redsync.WithValue(c.owner))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = m.UnlockContext(c.ctx) // the seats know more
-	}()
 	select {
-	case <-done:
+	case <-q.unlock(c, undo):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// work counts what is under way, so that connections are not closed before it is done.
+// unlock has redsync make all seats give back.
+func (q *quorum) unlock(c *claim, undo bool) (done <-chan struct{}) {
+	m, content := q.mutex(c, undo, redsync.WithValue(c.owner)), make(chan struct{})
+	go func() {
+		defer close(content)
+		_, _ = m.UnlockContext(c.ctx) // the seats know more
+	}()
+	return content
+}
+
+// work counts the calls that are under way, so that connections are not closed before they are done.
 type work struct {
-	mu    sync.Mutex
-	n     int
-	over  bool          // nothing may begin any more
-	idle  chan struct{} // closed when n is 0; nil: nobody asked
-	ended chan struct{} // closed when over
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // closed when n is 0; nil: nobody waits for that
 }
 
-// enter reports whether something may begin, and counts it.
-func (w *work) enter() bool {
+func (w *work) begin(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.over {
-		return false
-	}
-	w.n++
-	return true
+	w.n += n
 }
 
-func (w *work) leave() {
+func (w *work) end(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.n--; w.n == 0 && w.idle != nil {
+	if w.n -= n; w.n == 0 && w.idle != nil {
 		close(w.idle)
 		w.idle = nil
 	}
@@ -267,12 +276,4 @@ func (w *work) wait(d time.Duration) {
 	case <-idle:
 	case <-t.C:
 	}
-}
-
-// end lets nothing begin any more.
-func (w *work) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	close(w.ended)
 }

@@ -33,8 +33,8 @@ type Options struct {
 	FenceQuorum int
 	// NoFence saves the second round of an acquisition, and leases have no token. Defaults to a fence.
 	NoFence bool
-	// NodeTimeout is how long one node may take for an answer before it counts as silent. Defaults to 5 % of the TTL, but
-	// at least to 500 ms or a sixth of the TTL, whichever is less, and at most to 5 s.
+	// NodeTimeout is how long one node may take for an answer when the lock is taken. Defaults to 5 % of the TTL, but at
+	// least to a second or a third of the TTL, whichever is less, and at most to 5 s.
 	NodeTimeout time.Duration
 }
 
@@ -53,7 +53,7 @@ type Locker struct {
 	closeWait time.Duration
 	owned     bool // the clients are ours to close
 
-	closing sync.Once
+	closing, closed sync.Once
 }
 
 // New returns a Locker on the nodes that clients are for: an odd number of them, at least three, each a server by itself. The
@@ -87,10 +87,10 @@ func newLocker(clients []redis.UniversalClient, opts *Options, owned bool) (*Loc
 	q := &quorum{
 		majority: n/2 + 1, fences: o.FenceQuorum, timeout: o.NodeTimeout, domain: o.Domain,
 		keys: keys, channel: keys + "free", process: uuid.NewString(),
-		work: work{ended: make(chan struct{})},
+		closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	for i, c := range clients {
-		q.nodes = append(q.nodes, &node{quorum: q, client: c, name: nodeName(i, c)})
+		q.nodes = append(q.nodes, newNode(q, i, c))
 	}
 	l := &Locker{quorum: q, closeWait: o.CloseWait, owned: owned}
 	l.hints = &hints{
@@ -150,14 +150,6 @@ func checkClients(clients []redis.UniversalClient) error {
 // failoverAddr is what a client that asks Sentinels has in place of an address.
 const failoverAddr = "FailoverClient"
 
-// nodeName is for errors.
-func nodeName(i int, client redis.UniversalClient) string {
-	if c, ok := client.(*redis.Client); ok {
-		return fmt.Sprintf("node %d (%s)", i, c.Options().Addr)
-	}
-	return fmt.Sprintf("node %d", i)
-}
-
 func (o *Options) check(nodes int) error {
 	majority := nodes/2 + 1
 	switch {
@@ -175,20 +167,19 @@ func (o *Options) check(nodes int) error {
 	return nil
 }
 
-// stragglers is how long Close waits for nodes that have not answered when a majority has.
-const stragglers = 500 * time.Millisecond
-
-// Close is that of paddock.Locker. It does not wait for a minority of nodes that do not answer: what they hold is left to
-// expire. A Locker opened by URL closes its clients as soon as the last lease has been released or has run out.
+// Close is that of paddock.Locker. A minority of nodes that do not answer has CloseWait too, once more, to give up what it
+// holds; what is left then will expire, and is no error. A Locker opened by URL closes its clients as soon as the last lease has
+// been released or has run out.
 func (l *Locker) Close() error {
+	l.closing.Do(func() { close(l.quorum.closing) })
 	err := l.Keeper.Close()
-	l.closing.Do(func() {
+	l.closed.Do(func() {
 		l.hints.close()
-		l.quorum.wait(min(l.closeWait, stragglers))
+		l.quorum.wait(l.closeWait)
 		go func() {
 			<-l.Done()
-			l.quorum.wait(min(l.closeWait, stragglers))
-			l.quorum.end()
+			l.quorum.wait(l.closeWait)
+			close(l.quorum.stopped)
 			if l.owned {
 				for _, n := range l.quorum.nodes {
 					_ = n.client.Close() // nobody is left to be told

@@ -67,6 +67,7 @@ func (q *quorum) Renew(ctx context.Context, batch []backend.Renewal) {
 		}
 	}
 	answers := make(chan []said, len(q.nodes))
+	q.begin(len(q.nodes))
 	for i, n := range q.nodes {
 		go n.renew(r, i, answers)
 	}
@@ -129,15 +130,8 @@ func (l *leaseRenewal) count(s said, q *quorum) bool {
 
 // renew is node i's part.
 func (n *node) renew(r *renewing, i int, answers chan<- []said) {
+	defer n.end(1)
 	answer := make([]said, len(r.leases))
-	if !n.enter() {
-		for j := range answer {
-			answer[j].err = paddock.ErrClosed
-		}
-		answers <- answer
-		return
-	}
-	defer n.leave()
 	ctx, cancel := context.WithDeadline(r.base, r.end)
 	defer cancel()
 	calls := make([]*rediswire.Call, len(r.leases))
@@ -145,11 +139,13 @@ func (n *node) renew(r *renewing, i int, answers chan<- []said) {
 		l := &r.leases[j]
 		calls[j] = renewScript.Call(ctx, "1", l.claim.lock, l.claim.owner, l.ttl.Milliseconds(), l.shorten, r.number)
 	}
-	rediswire.Send(ctx, n.client, calls...)
+	unsent := n.call(ctx, calls...)
 	for j, c := range calls {
 		reply, err := c.Result()
 		answer[j].reply, _ = reply.(int64)
-		answer[j].err = n.explain(err)
+		if answer[j].err = n.explain(err); errors.Is(unsent, errBacklog) {
+			answer[j].err = unsent
+		}
 	}
 	answers <- answer
 
@@ -169,12 +165,15 @@ func (n *node) repair(ctx context.Context, r *renewing, i int, answer []said) {
 		case said.reply == replyRenewed && l.verdict == nil:
 			s.has()
 		case said.reply == replyRenewed && errors.Is(l.verdict, paddock.ErrLost):
-			n.owe(c, l.ttl)
+			n.owe(s, l.ttl)
 		case said.reply == replyFree && l.verdict == nil && ctx.Err() == nil && s.restoring():
 			seats = append(seats, s)
 			calls = append(calls, restoreScript.Call(ctx, "3", c.lock, c.fence, c.mark(c.owner), c.owner, l.ttl.Milliseconds(), c.note,
 				n.keep().Milliseconds(), r.number, digits(c.vote.token)))
 		}
+	}
+	if len(calls) == 0 {
+		return
 	}
 	rediswire.Send(ctx, n.client, calls...)
 	for k, s := range seats {

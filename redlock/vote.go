@@ -11,7 +11,8 @@ import (
 type ballot int
 
 const (
-	pending ballot = iota // no answer yet
+	pending  ballot = iota // no answer yet
+	doubtful               // and none is expected soon: the node has been silent for a while
 	granted
 	refused // held by another
 	failed  // no answer, or one that is of no use
@@ -79,7 +80,7 @@ const (
 // back they could go on like that. So one of them stays and asks again those who refused, while the others give way: the
 // one that has the first of the nodes that answer.
 func (v *vote) judge() verdict {
-	grants, waits := v.count(granted), v.count(pending)
+	grants, refusals, waits := v.count(granted), v.count(refused), v.count(pending)
 	switch {
 	case grants >= v.need():
 		return elected
@@ -87,7 +88,7 @@ func (v *vote) judge() verdict {
 		return beaten
 	case len(v.answers)-v.count(failed) < v.need():
 		return unanswered
-	case grants+waits >= v.need():
+	case grants+waits >= v.need(), grants+refusals < v.need():
 		return undecided
 	}
 	for i := range v.answers {
@@ -103,7 +104,7 @@ func (v *vote) judge() verdict {
 			return split
 		}
 	}
-	return unanswered
+	return undecided // not reached: somebody has answered
 }
 
 // rival is who holds most of the nodes that refused.
@@ -179,7 +180,7 @@ func (v *vote) fenced() (done, possible bool) {
 	can := -v.missed
 	for i := range v.answers {
 		a := &v.answers[i]
-		if a.ballot == pending || a.ballot == granted && (v.writing[i] || a.read < v.token) {
+		if a.ballot == pending || a.ballot == doubtful || a.ballot == granted && (v.writing[i] || a.read < v.token) {
 			can++
 		}
 	}

@@ -13,10 +13,16 @@ func Final(err error) bool {
 	if err == nil {
 		return false
 	}
-	text := err.Error()
-	return redis.IsAuthError(err) || redis.IsPermissionError(err) || errors.Is(err, redis.ErrClosed) ||
-		// Raised within a script these come with other words around them, depending on the version.
-		strings.Contains(text, "WRONGTYPE ") || strings.Contains(text, "NOPERM ") ||
-		strings.Contains(text, "user executing the script can't") ||
-		redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "DB index is out of range")
+	if redis.IsAuthError(err) || redis.IsPermissionError(err) || errors.Is(err, redis.ErrClosed) {
+		return true
+	}
+	for _, words := range []string{
+		"WRONGTYPE ", "NOPERM ", "user executing the script can't", // from within a script they come in other words, by version
+		"ERR unknown command", "ERR DB index is out of range", "ERR This instance has cluster support disabled",
+	} {
+		if strings.Contains(err.Error(), words) {
+			return true
+		}
+	}
+	return false
 }

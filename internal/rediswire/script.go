@@ -6,6 +6,8 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -38,12 +40,32 @@ func (s *Script) Call(ctx context.Context, args ...any) *Call {
 // Result is the reply, once sent.
 func (c *Call) Result() (any, error) { return c.cmd.Val(), c.cmd.Err() }
 
-// whole prepares the call anew if the server did not know the script, to send all of its text, and reports whether.
-func (c *Call) whole(ctx context.Context) bool {
+// Err is the error of Result.
+func (c *Call) Err() error { return c.cmd.Err() }
+
+// Fail sets the error of Result, of a call that cannot be sent.
+func (c *Call) Fail(err error) { c.cmd.SetErr(err) }
+
+// Key is the first key, by which the server is chosen.
+func (c *Call) Key() string { return c.cmd.Args()[3].(string) }
+
+// Add puts the call into a pipeline.
+func (c *Call) Add(ctx context.Context, pipe redis.Pipeliner) { _ = pipe.Process(ctx, c.cmd) }
+
+// Again prepares the call to be sent anew, to another server.
+func (c *Call) Again(ctx context.Context) { c.cmd = redis.NewCmd(ctx, c.cmd.Args()...) }
+
+// Whole prepares the call anew if the server did not know the script, to send all of its text, and reports whether.
+func (c *Call) Whole(ctx context.Context) bool {
 	if err := c.cmd.Err(); err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
 		return false
 	}
 	args := append([]any{"eval", c.script.text}, c.cmd.Args()[2:]...)
+	for _, arg := range args {
+		if counted, ok := arg.(*Counted); ok {
+			counted.sent.Store(0) // what there was did nothing
+		}
+	}
 	c.cmd = redis.NewCmd(ctx, args...)
 	return true
 }
@@ -51,21 +73,53 @@ func (c *Call) whole(ctx context.Context) bool {
 // Send makes calls: one by itself, several in a pipeline. Each then has its result.
 func Send(ctx context.Context, client redis.UniversalClient, calls ...*Call) {
 	for len(calls) > 0 {
+		var err error
 		if len(calls) == 1 {
-			_ = client.Process(ctx, calls[0].cmd) // which has the error too
+			err = client.Process(ctx, calls[0].cmd)
 		} else {
 			pipe := client.Pipeline()
 			for _, c := range calls {
-				_ = pipe.Process(ctx, c.cmd)
+				c.Add(ctx, pipe)
 			}
-			_, _ = pipe.Exec(ctx) // each command has its own error
+			_, err = pipe.Exec(ctx)
 		}
+		if err == nil {
+			return
+		}
+		Overdue(ctx)
 		again := calls[:0:0]
 		for _, c := range calls {
-			if c.whole(ctx) {
+			if c.Whole(ctx) {
 				again = append(again, c)
 			}
 		}
 		calls = again
 	}
 }
+
+// Overdue follows an error. It makes up for a client that ends a command at ctx's deadline, by a timer of its own, a moment
+// before ctx ends: the caller looks at ctx to tell its end from a failure of the server.
+func Overdue(ctx context.Context) {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		<-ctx.Done()
+	}
+}
+
+// Counted is a string as an argument of a Call that tells how often it was sent: go-redis repeats commands without a word, but
+// it asks for the argument each time.
+type Counted struct {
+	Arg  string
+	sent atomic.Int32
+}
+
+// Twice reports whether it was sent more than once, so that one of the commands may still be under way.
+func (c *Counted) Twice() bool { return c.sent.Load() > 1 }
+
+// MarshalBinary is what go-redis calls to send it.
+func (c *Counted) MarshalBinary() ([]byte, error) {
+	c.sent.Add(1)
+	return []byte(c.Arg), nil
+}
+
+// String is for those who log commands.
+func (c *Counted) String() string { return c.Arg }

@@ -12,3 +12,8 @@ func Tag(key string) string {
 	}
 	return escapes.Replace(key)
 }
+
+var unescapes = strings.NewReplacer("%25", "%", "%7D", "}")
+
+// Untag returns the key that Tag made tag of.
+func Untag(tag string) string { return unescapes.Replace(tag) }
