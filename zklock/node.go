@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
+	"github.com/paddock-go/paddock/backend"
 	"github.com/paddock-go/paddock/fencing"
 )
 
@@ -20,17 +20,14 @@ type node struct {
 	holder  bool        // it stood first
 	lost    func(error) // tells the Keeper that it is gone
 
-	settled chan struct{} // closed when no request that creates it is under way; what follows is not written any more then
-	settle  func()        // closes it
-	name    string        // "" while it is not known whether there is one
-	none    bool          // there is none, and will be none
-	token   fencing.Token
+	tried chan struct{} // closed when the Try is over; until then it alone uses what follows
+	name  string        // "" while it is not known whether there is one
+	none  bool          // there is none, and will be none
+	token fencing.Token
 }
 
-func newNode(parent, owner string) *node {
-	n := &node{owner: owner, parent: parent, settled: make(chan struct{})}
-	n.settle = sync.OnceFunc(func() { close(n.settled) })
-	return n
+func newNode(parent string, a *backend.Attempt) *node {
+	return &node{owner: a.Owner, parent: parent, lost: a.Lost, tried: make(chan struct{})}
 }
 
 func (n *node) path() string { return n.parent + "/" + n.name }

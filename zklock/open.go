@@ -18,7 +18,7 @@ func open(_ context.Context, u *url.URL, opts *paddock.OpenOptions) (paddock.Loc
 	o := Options{
 		Prefix: p.String("prefix"), Domain: p.String("domain"), Observer: opts.Observer, CloseWait: p.Duration("close_wait"),
 		SessionTimeout: p.Duration("session_timeout"), TickTime: p.Duration("tick_time"),
-		Chroot: strings.TrimSuffix(u.Path, "/"),
+		Chroot: u.Path,
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func open(_ context.Context, u *url.URL, opts *paddock.OpenOptions) (paddock.Loc
 	}
 	if u.User != nil {
 		password, ok := u.User.Password()
-		if !ok || u.User.Username() == "" {
+		if name := u.User.Username(); !ok || name == "" || strings.Contains(name, ":") {
 			return nil, fmt.Errorf("%w: a zk: URL with a user needs a password too, as in zk://user:password@one:2181", paddock.ErrInvalid)
 		}
 		o.Auth = []Auth{{Scheme: "digest", Credentials: []byte(u.User.Username() + ":" + password)}}

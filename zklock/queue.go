@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -22,6 +23,8 @@ type ensemble struct {
 	root    string // where the parents of keys are
 	nothing string // a path where nothing is
 
+	entering chan struct{} // has room for the attempts that may be about to enter a queue
+
 	mu      sync.Mutex
 	session *session // nil: none was needed yet, or the last has ended
 	closed  bool
@@ -32,8 +35,9 @@ type ensemble struct {
 }
 
 const (
-	maxParents = 4096            // remembered
-	minSilence = 5 * time.Second // an attempt goes on without hearing anything for this long, or its TTL
+	maxParents  = 4096 // remembered
+	maxEntering = 128
+	minSilence  = 5 * time.Second // an attempt goes on without hearing anything for this long, or its TTL
 )
 
 // join returns a session on which requests can be sent. When one has ended, the next begins.
@@ -74,13 +78,12 @@ func (e *ensemble) drop(s *session) {
 
 // Try is that of backend.Backend.
 func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
-	n := newNode(e.root+"/"+element(a.Key), a.Owner)
-	n.lost = a.Lost
-	defer n.settle()
+	n := newNode(e.root+"/"+element(a.Key), a)
+	defer close(n.tried)
 	e.mu.Lock()
 	e.nodes[a.Owner] = n
 	e.mu.Unlock()
-	// Looked at after that: an Undo, which comes after ctx's end, either finds n or follows this.
+	// ctx is looked at after that: an Undo, which comes after its end, either finds n or comes before anything is sent.
 	if err := ctx.Err(); err != nil {
 		e.forget(n)
 		return backend.Grant{}, err
@@ -92,17 +95,46 @@ func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, 
 		e.forget(n)
 		return backend.Grant{}, err
 	}
+	// Requests pass one connection, in order: what was abandoned meanwhile had better not been sent.
+	select {
+	case e.entering <- struct{}{}:
+	case <-limit.Done():
+		e.forget(n)
+		return backend.Grant{}, errBusy
+	}
 	s.use(n)
+	entered := sync.OnceFunc(func() { <-e.entering })
+	defer entered()
+	g, err := s.stand(ctx, limit, a, n, entered)
+	if err != nil && ctx.Err() != nil {
+		// The Keeper has others to clean up after, while this goroutine has nothing else to do.
+		ctx, cancel := context.WithTimeout(context.Background(), withdrawal)
+		defer cancel()
+		_ = e.remove(ctx, n) // or Undo does
+	}
+	return g, err
+}
+
+var errBusy = fmt.Errorf("zklock: %d attempts of this process are not answered", maxEntering)
+
+// withdrawal is how long an attempt that was abandoned tries to take its node away itself.
+const withdrawal = time.Second
+
+// stand puts n into the queue, before limit's end, and waits until it is the first.
+func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node, entered func()) (backend.Grant, error) {
 	sent := time.Now()
 	children, err := s.enter(limit, n, a.Note)
-	n.settle()
 	if err != nil {
-		if !permanent(err) {
-			return backend.Grant{}, s.refused(err)
+		if permanent(err) { // nothing was created
+			s.e.forget(n)
+			return backend.Grant{}, backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
 		}
-		e.forget(n)
-		return backend.Grant{}, backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
+		return backend.Grant{}, s.refused(err)
 	}
+	if ctx.Err() != nil {
+		return backend.Grant{}, ctx.Err()
+	}
+	entered()
 	places, there := ahead(children, n.owner)
 	switch {
 	case !there || len(places) > 0 && a.Waits:
@@ -110,7 +142,7 @@ func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, 
 			return backend.Grant{}, s.refused(err)
 		}
 	case len(places) > 0:
-		if err := e.remove(ctx, n); err != nil && !errors.Is(err, paddock.ErrLost) {
+		if err := s.e.remove(ctx, n); err != nil && !errors.Is(err, paddock.ErrLost) {
 			return backend.Grant{}, err
 		}
 		return backend.Grant{}, &paddock.HeldError{Key: a.Key}
@@ -118,10 +150,10 @@ func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, 
 	if err := s.trusted(ctx); err != nil {
 		return backend.Grant{}, err
 	}
-	e.mu.Lock()
+	s.e.mu.Lock()
 	n.holder = true
-	e.mu.Unlock()
-	return backend.Grant{Token: n.token, Domain: e.o.Domain, Sent: sent, TTL: s.granted(a, a.TTL), Session: s.keeper}, nil
+	s.e.mu.Unlock()
+	return backend.Grant{Token: n.token, Domain: s.e.o.Domain, Sent: sent, TTL: s.granted(a, a.TTL), Session: s.keeper}, nil
 }
 
 // silence is how long an attempt goes on without hearing anything.
@@ -157,7 +189,7 @@ func (s *session) trusted(ctx context.Context) error {
 }
 
 // Undo is that of backend.Backend. No marker of abandoned owners is needed on the servers: a Try sends its request once,
-// and what the request came to is known, or its connection is gone, before this goes on. A request on a connection that
+// and what the request came to is known, or its connection is gone, before the Try is over, for which this waits. A request on a connection that
 // is gone comes before everything that the session sends on the next, or never: a server closes the old connection of a
 // session that connects again, and the leader refuses requests by way of a server that the session has left.
 func (e *ensemble) Undo(ctx context.Context, a *backend.Attempt) error {
@@ -168,7 +200,7 @@ func (e *ensemble) Undo(ctx context.Context, a *backend.Attempt) error {
 		return nil
 	}
 	select {
-	case <-n.settled:
+	case <-n.tried:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -235,7 +267,6 @@ func (e *ensemble) forget(n *node) {
 	delete(e.nodes, n.owner)
 	s := n.session
 	e.mu.Unlock()
-	n.settle()
 	if known && s != nil {
 		s.mu.Lock()
 		s.busy--
@@ -243,7 +274,7 @@ func (e *ensemble) forget(n *node) {
 	}
 }
 
-// remove takes a settled node off the servers. paddock.ErrLost: it was not there.
+// remove takes the node of a Try that is over off the servers, over as many connections as it takes. paddock.ErrLost: it was not there.
 func (e *ensemble) remove(ctx context.Context, n *node) error {
 	e.mu.Lock()
 	s := n.session
@@ -252,13 +283,19 @@ func (e *ensemble) remove(ctx context.Context, n *node) error {
 		e.forget(n)
 		return paddock.ErrLost
 	}
-	_, err := s.await(ctx)
-	if err == nil {
-		err = s.delete(n)
+	var err error
+	for tries := 0; ; tries++ {
+		if _, err = s.await(ctx); err == nil {
+			err = s.delete(n)
+		}
+		if tries > 0 && errors.Is(err, paddock.ErrLost) { // by the try before, whose answer was lost
+			err = nil
+		}
+		if !broken(err) || ctx.Err() != nil {
+			break
+		}
 	}
-	if err != nil {
-		err = s.refused(err)
-	}
+	err = s.refused(err)
 	if err == nil || errors.Is(err, paddock.ErrLost) {
 		e.forget(n)
 	}
@@ -298,4 +335,10 @@ func permanent(err error) bool {
 // lost tells the errors after which a request may have been carried out.
 func lost(err error) bool {
 	return err != nil && !permanent(err) && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNodeExists)
+}
+
+// broken tells the errors after which the request may succeed on the next connection.
+func broken(err error) bool {
+	var op *net.OpError
+	return errors.Is(err, zk.ErrConnectionClosed) || errors.As(err, &op)
 }

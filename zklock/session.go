@@ -247,6 +247,9 @@ func (e *ensemble) close() {
 
 // refused makes an error of a request part of the session's life: one that says so ends it.
 func (s *session) refused(err error) error {
+	if err == nil || errors.Is(err, paddock.ErrLost) {
+		return err
+	}
 	if errors.Is(err, zk.ErrSessionExpired) {
 		s.end(fmt.Errorf("%w: %w", errEnded, err))
 	}

@@ -67,7 +67,7 @@ func New(servers []string, opts *Options) (*Locker, error) {
 	if opts != nil {
 		o = *opts
 	}
-	e := &ensemble{nodes: map[string]*node{}, parents: map[string]bool{}}
+	e := &ensemble{entering: make(chan struct{}, maxEntering), nodes: map[string]*node{}, parents: map[string]bool{}}
 	for _, server := range servers {
 		s, err := address(server)
 		if err != nil {
