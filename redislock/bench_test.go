@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/paddock-go/paddock"
+	"github.com/paddock-go/paddock/backend"
+	"github.com/paddock-go/paddock/internal/rediswire"
 	"github.com/paddock-go/paddock/internal/servers"
 )
 
@@ -25,12 +28,12 @@ func pairs(tb testing.TB) map[string]func(context.Context) error {
 	tb.Cleanup(func() { l.Close() })
 	opts := &paddock.Options{TTL: time.Minute, Note: "bench"}
 	ttl := opts.TTL.Milliseconds()
-	eval := func(ctx context.Context, c *call) error {
+	eval := func(ctx context.Context, c *rediswire.Call) error {
 		_, err := l.server.eval(ctx, c)
 		return err
 	}
-	plainSet := newScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])`)
-	plainDel := newScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+	plainSet := rediswire.NewScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])`)
+	plainDel := rediswire.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 	return map[string]func(context.Context) error{
 		// What the library makes of it.
 		"locked": func(ctx context.Context) error {
@@ -44,19 +47,19 @@ func pairs(tb testing.TB) map[string]func(context.Context) error {
 		"bare": func(ctx context.Context) error {
 			lock, fence := l.server.names("bare")
 			owner := uuid.NewString()
-			if err := eval(ctx, acquire.call(ctx, "2", fence, lock, owner, ttl, opts.Note)); err != nil {
+			if err := eval(ctx, acquire.Call(ctx, "2", fence, lock, owner, ttl, opts.Note)); err != nil {
 				return err
 			}
-			return eval(ctx, release.call(ctx, "1", lock, owner, l.server.channel, l.server.message("bare")))
+			return eval(ctx, release.Call(ctx, "1", lock, owner, l.server.channel, l.server.message("bare")))
 		},
 		// The least that a lock needs, without fencing, notes and waiters.
 		"plain": func(ctx context.Context) error {
 			lock, _ := l.server.names("plain")
 			owner := uuid.NewString()
-			if err := eval(ctx, plainSet.call(ctx, "1", lock, owner, ttl)); err != nil {
+			if err := eval(ctx, plainSet.Call(ctx, "1", lock, owner, ttl)); err != nil {
 				return err
 			}
-			return eval(ctx, plainDel.call(ctx, "1", lock, owner))
+			return eval(ctx, plainDel.Call(ctx, "1", lock, owner))
 		},
 	}
 }
@@ -102,4 +105,22 @@ func BenchmarkRatio(b *testing.B) {
 	b.ReportMetric(median("locked"), "locked-ns")
 	b.ReportMetric(median("locked")/median("bare"), "locked/bare")
 	b.ReportMetric(median("bare")/median("plain"), "bare/plain")
+}
+
+// BenchmarkRenew renews a whole batch.
+func BenchmarkRenew(b *testing.B) {
+	f := shared(b, redis.Options{})
+	batch := make([]backend.Renewal, 256)
+	for i := range batch {
+		a := attempt(fmt.Sprint("k", i), time.Hour)
+		f.grant(b, a)
+		batch[i] = backend.Renewal{Attempt: a, TTL: time.Hour}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		f.server.Renew(b.Context(), batch)
+		if err := batch[255].Err; err != nil {
+			b.Fatal(err)
+		}
+	}
 }

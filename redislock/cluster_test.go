@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/paddock-go/paddock"
-	"github.com/paddock-go/paddock/conformance"
 	"github.com/paddock-go/paddock/internal/servers"
 )
 
@@ -43,18 +42,6 @@ func (f clusterFixture) another(t *testing.T, replicas int) *Locker {
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
-}
-
-func TestConformanceCluster(t *testing.T) {
-	cluster, prefix := servers.RedisCluster(t, 0), newPrefix()
-	conformance.Run(t, conformance.Backend{
-		Open: func(tb testing.TB) paddock.Locker {
-			client := clusterClient(t, cluster)
-			l, err := New(client, &Options{Prefix: prefix})
-			must(tb, err)
-			return l
-		},
-	})
 }
 
 // TestClusterSlots has keys with braces of their own, whose lock and record have to share a slot all the same.

@@ -40,19 +40,21 @@
 // of the contract says: connections, timeouts, READONLY, LOADING, MASTERDOWN, CLUSTERDOWN, OOM, MISCONF, NOREPLICAS, BUSY.
 //
 // go-redis does not by default end a command when its context does. The Locker does not wait for it then, and cleans up
-// after it; the client's ReadTimeout says when its connection is free again. A Cluster client learns of a failover at the latest after
-// its ClusterStateReloadInterval, a minute by default: set it to a few seconds. A redis.Ring is refused: when it loses sight of
-// a server it sends that server's keys to another one, which knows of no locks.
+// after it; the client's ReadTimeout says when its connection is free again. After PoolSize dials in a row that failed go-redis
+// pauses for a second, so short TTLs do not survive short failures of the network. A Cluster client learns of a failover at the
+// latest after its ClusterStateReloadInterval, a minute by default: set it to a few seconds. A redis.Ring is refused: when it
+// loses sight of a server it sends that server's keys to another one, which knows of no locks.
 //
-// A user needs the commands evalsha, eval, set, get, del, pttl, pexpire, hmget, hset, hlen, hgetall, hdel, time; for prompt
-// waiting also publish, subscribe and the channel; with MinReplicas also wait.
+// A user needs the keys and the channels <prefix>:* and the commands evalsha, eval, set, get, del, pttl, pexpire, hmget, hset, hlen,
+// hgetall, hdel and time; for waiters to be told also publish, subscribe and ping; with MinReplicas also wait; and what a Cluster or
+// Sentinel client needs for itself.
 //
 // # A Cluster's slots on the move
 //
 // A lock and its fence record are in one slot. While that slot migrates the two may be on two nodes for a moment, and then
 // no script can see both: the lock is taken alone and its token is drawn by a second script. Exclusion and the order of
-// tokens hold. But a duplicate of the request that arrives after the lock was released may leave a lock without a holder,
-// until its TTL is over.
+// tokens hold. But a request that go-redis has repeated, or one that was abandoned, may then arrive after the clean-up and
+// leave a lock without a holder, until its TTL is over.
 //
 // # Keys, version 1
 //
@@ -183,13 +185,17 @@ func (o *Options) check(client redis.UniversalClient) error {
 	switch c := client.(type) {
 	case nil:
 		return errors.New("the client is nil")
-	case *redis.Ring:
-		return errors.New("a redis.Ring sends the keys of a server that it cannot reach to another, where no lock is held; " +
-			"use package redlock for independent servers")
 	case *redis.Client:
 		readTimeout = c.Options().ReadTimeout
 	case *redis.ClusterClient:
 		readTimeout = c.Options().ReadTimeout
+	case *redis.Ring:
+		return errors.New("a redis.Ring sends the keys of a server that it cannot reach to another, where no lock is held; " +
+			"use package redlock for independent servers")
+	default:
+		if o.MinReplicas > 0 {
+			return fmt.Errorf("MinReplicas needs a *redis.Client or *redis.ClusterClient, not a %T", client)
+		}
 	}
 	switch {
 	case len(o.Prefix) > maxPrefix || !utf8.ValidString(o.Prefix) || strings.ContainsAny(o.Prefix, "{}"):

@@ -3,6 +3,8 @@ package redislock
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -17,13 +19,18 @@ import (
 )
 
 const (
-	envAddr   = "PADDOCK_REDISLOCK_ADDR"   // of the server that a child process is to use
-	envPrefix = "PADDOCK_REDISLOCK_PREFIX" // and the prefix
+	envAddr    = "PADDOCK_REDISLOCK_ADDR"    // of the server that a child process is to use
+	envCluster = "PADDOCK_REDISLOCK_CLUSTER" // of the nodes, if it is a Cluster
+	envPrefix  = "PADDOCK_REDISLOCK_PREFIX"  // and the prefix
 )
 
 func TestMain(m *testing.M) {
 	conformance.Child(func() paddock.Locker {
-		l, err := New(redis.NewClient(&redis.Options{Addr: os.Getenv(envAddr)}), &Options{Prefix: os.Getenv(envPrefix)})
+		var client redis.UniversalClient = redis.NewClient(&redis.Options{Addr: os.Getenv(envAddr)})
+		if nodes := os.Getenv(envCluster); nodes != "" {
+			client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: strings.Split(nodes, ",")})
+		}
+		l, err := New(client, &Options{Prefix: os.Getenv(envPrefix)})
 		if err != nil {
 			panic(err)
 		}
@@ -32,9 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestConformance(t *testing.T) {
-	conform(t, redis.Options{})
-}
+func TestConformance(t *testing.T) { conform(t, redis.Options{}) }
 
 // TestConformanceOldProtocol is the suite for a client that speaks RESP2 and ends commands with their contexts.
 func TestConformanceOldProtocol(t *testing.T) {
@@ -42,34 +47,126 @@ func TestConformanceOldProtocol(t *testing.T) {
 }
 
 func conform(t *testing.T, o redis.Options) {
-	server, prefix := servers.Redis(t), "conformance"
+	server := servers.Redis(t)
 	t.Setenv(envAddr, server.Addr)
+	suite(t, []*servers.Process{server}, func(proxies map[string]*servers.Proxy) redis.UniversalClient {
+		o := o
+		o.Addr = server.Addr
+		o.Dialer, o.PoolSize = through(proxies), manyDials
+		return redis.NewClient(&o)
+	}, nil)
+}
+
+// TestConformanceCluster is the suite for a Cluster.
+func TestConformanceCluster(t *testing.T) {
+	cluster := servers.RedisCluster(t, 0)
+	t.Setenv(envCluster, strings.Join(cluster.Addrs, ","))
+	suite(t, cluster.Nodes, func(proxies map[string]*servers.Proxy) redis.UniversalClient {
+		client := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: cluster.Addrs, Dialer: through(proxies), PoolSize: manyDials, ClusterStateReloadInterval: 200 * time.Millisecond,
+		})
+		// The suite warms a Locker up with one key. The next may be on another node.
+		must(t, client.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+			var errs []error
+			for _, text := range []string{acquireLua, releaseLua, undoLua, renewLua} {
+				errs = append(errs, node.ScriptLoad(ctx, text).Err())
+			}
+			return errors.Join(errs...)
+		}))
+		return client
+	}, func(tb testing.TB, probe *redis.Client) {
+		until(tb, "a Cluster again", func() bool {
+			return strings.Contains(probe.ClusterInfo(context.Background()).Val(), "cluster_state:ok")
+		})
+	})
+}
+
+// manyDials is a PoolSize. After so many dials in a row that failed go-redis pauses for a second, which is its own affair.
+const manyDials = 1000
+
+// through dials the proxy of an address if it has one.
+func through(proxies map[string]*servers.Proxy) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if p := proxies[addr]; p != nil {
+			addr = p.Addr
+		}
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
+	}
+}
+
+// suite runs the conformance suite on a service of these nodes.
+func suite(t *testing.T, nodes []*servers.Process, connect func(map[string]*servers.Proxy) redis.UniversalClient, ready func(testing.TB, *redis.Client)) {
+	const prefix = "conformance"
 	t.Setenv(envPrefix, prefix)
-	probe := redis.NewClient(&redis.Options{Addr: server.Addr})
-	t.Cleanup(func() { probe.Close() })
+	var probes []*redis.Client
+	for _, n := range nodes {
+		probe := redis.NewClient(&redis.Options{Addr: n.Addr})
+		t.Cleanup(func() { probe.Close() })
+		probes = append(probes, probe)
+	}
+	open := func(tb testing.TB, proxies map[string]*servers.Proxy) paddock.Locker {
+		client := connect(proxies)
+		l, err := New(client, &Options{Prefix: prefix})
+		must(tb, err)
+		closeAfter(tb, l, client)
+		return l
+	}
 	conformance.Run(t, conformance.Backend{
-		Open:  func(tb testing.TB) paddock.Locker { return openAt(tb, server.Addr, prefix, o) },
+		Open:  func(tb testing.TB) paddock.Locker { return open(tb, nil) },
 		Child: true,
 		Faults: &conformance.Faults{
 			Open: func(tb testing.TB) (paddock.Locker, conformance.Link) {
-				p := servers.NewProxy(tb, server.Addr)
-				// After so many dials in a row that failed, go-redis does not try for up to a second.
-				o := o
-				o.PoolSize = 1000
-				return openAt(tb, p.Addr, prefix, o), conformance.Link{
-					DelayRequests: p.DelayRequests, DelayReplies: p.DelayReplies, LoseReplies: p.LoseReplies,
-					Silence: p.Hold, Cut: p.Cut, Pass: p.Pass,
+				proxies := map[string]*servers.Proxy{}
+				for _, n := range nodes {
+					proxies[n.Addr] = servers.NewProxy(tb, n.Addr)
+				}
+				all := func(do func(*servers.Proxy)) func() {
+					return func() {
+						for _, p := range proxies {
+							do(p)
+						}
+					}
+				}
+				return open(tb, proxies), conformance.Link{
+					DelayRequests: func(d time.Duration) { all(func(p *servers.Proxy) { p.DelayRequests(d) })() },
+					DelayReplies:  func(d time.Duration) { all(func(p *servers.Proxy) { p.DelayReplies(d) })() },
+					LoseReplies:   all((*servers.Proxy).LoseReplies),
+					Silence:       all((*servers.Proxy).Hold),
+					Cut:           all((*servers.Proxy).Cut),
+					Pass:          all((*servers.Proxy).Pass),
 				}
 			},
-			Restart: func(testing.TB) { server.Restart() },
+			Restart: func(tb testing.TB) {
+				for _, n := range nodes {
+					n.Restart()
+				}
+				for _, probe := range probes {
+					if ready != nil {
+						ready(tb, probe)
+					}
+				}
+			},
 			Forget: func(tb testing.TB) {
-				if err := probe.FlushAll(context.Background()).Err(); err != nil {
-					tb.Error(err)
+				for _, probe := range probes {
+					if err := probe.FlushAll(context.Background()).Err(); err != nil {
+						tb.Error(err)
+					}
 				}
 			},
 		},
-		Commands: func() int64 { return sent(t, probe) },
-		Left:     func(ctx context.Context) ([]string, error) { return left(ctx, probe, prefix) },
+		Commands: func() (n int64) {
+			for _, probe := range probes {
+				n += sent(t, probe)
+			}
+			return n
+		},
+		Left: func(ctx context.Context) (keys []string, err error) {
+			for _, probe := range probes {
+				more, e := left(ctx, probe, prefix)
+				keys, err = append(keys, more...), errors.Join(err, e)
+			}
+			return keys, err
+		},
 	})
 }
 
@@ -86,16 +183,19 @@ func openAt(tb testing.TB, addr, prefix string, o redis.Options) *Locker {
 	o.Addr = addr
 	client := redis.NewClient(&o)
 	l, err := New(client, &Options{Prefix: prefix})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
+	closeAfter(tb, l, client)
+	return l
+}
+
+// closeAfter closes client when the test and the Locker are over. The suite closes that later than the test's own clean-up.
+func closeAfter(tb testing.TB, l *Locker, client redis.UniversalClient) {
 	tb.Cleanup(func() {
-		go func() { // the suite closes the Locker, perhaps after this
+		go func() {
 			<-l.Done()
 			client.Close()
 		}()
 	})
-	return l
 }
 
 // sent counts what Lockers send, which is not what scripts call.

@@ -70,6 +70,55 @@ func TestRefusedUsers(t *testing.T) {
 	}
 }
 
+// TestNarrowUser has all that the package doc asks for and nothing else.
+func TestNarrowUser(t *testing.T) {
+	t.Parallel()
+	f := at(t, servers.Redis(t).Addr, redis.Options{})
+	args := []any{"ACL", "SETUSER", "narrow", "on", ">pw", "~" + f.prefix + ":*", "&" + f.prefix + ":*"}
+	for command := range strings.FieldsSeq("evalsha eval set get del pttl pexpire hmget hset hlen hgetall hdel time publish subscribe ping") {
+		args = append(args, "+"+command)
+	}
+	must(t, f.probe.Do(t.Context(), args...).Err())
+	l := openAt(t, f.probe.Options().Addr, f.prefix, redis.Options{Username: "narrow", Password: "pw"})
+	defer l.Close()
+	lease := take(t, l, "k", patient)
+	_, err := l.Inspect(t.Context(), "k")
+	must(t, err)
+	waiter := waitFor(t.Context(), l, "k")
+	until(t, "subscribed", func() bool { return f.subscribers(t) == 1 })
+	must(t, lease.Extend(t.Context(), 30*time.Second))
+	must(t, lease.Release(t.Context()))
+	comes(t, waiter, "a waiter of a user with few rights")
+	for range 600 { // over the bound of marks
+		must(t, l.server.Undo(t.Context(), attempt("k", time.Minute)))
+	}
+	if denied := f.probe.ACLLog(t.Context(), 1).Val(); len(denied) > 0 {
+		t.Errorf("denied: %+v", denied[0])
+	}
+}
+
+// TestWrongClient has a client of the wrong kind for its server.
+func TestWrongClient(t *testing.T) {
+	t.Parallel()
+	c := servers.RedisCluster(t, 0)
+	f := onCluster(t, c, 0)
+	lock, _ := f.server.names("k")
+	for _, addr := range c.Addrs {
+		if addr != c.Owner(t, lock).Addr {
+			l := openAt(t, addr, f.prefix, redis.Options{})
+			defer l.Close()
+			refusedForGood(t, l, "k", "takes a redis.ClusterClient")
+			break
+		}
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers.SharedRedis(t)}})
+	defer client.Close()
+	l, err := New(client, nil)
+	must(t, err)
+	defer l.Close()
+	refusedForGood(t, l, "k", "cluster support disabled")
+}
+
 func TestForeignValues(t *testing.T) {
 	t.Parallel()
 	f := shared(t, redis.Options{})
@@ -171,6 +220,7 @@ func TestNewRefuses(t *testing.T) {
 		"negative MinReplicas":      {client, Options{MinReplicas: -1}},
 		"a tiny ReplicaWait":        {client, Options{MinReplicas: 1, ReplicaWait: time.Microsecond}},
 		"a long ReplicaWait":        {client, Options{MinReplicas: 1, ReplicaWait: time.Second}},
+		"replicas it cannot reach":  {struct{ redis.UniversalClient }{client}, Options{MinReplicas: 1}},
 	} {
 		if _, err := New(test.client, &test.o); !errors.Is(err, paddock.ErrInvalid) {
 			t.Errorf("New with %s: %v; want ErrInvalid", name, err)

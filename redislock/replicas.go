@@ -8,103 +8,111 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/paddock-go/paddock/internal/rediswire"
 )
 
 var errReplicas = errors.New("redislock: too few replicas have it")
 
-// pipeliner is a client whose pipelines have one connection.
-type pipeliner interface{ Pipeline() redis.Pipeliner }
-
-// route is the way to a server of a Cluster, or to the only one.
+// route is the way to the server that answers for a key.
 type route struct {
-	node   pipeliner
-	asking bool // it is taking over the slot
+	node   *redis.Client // of the Cluster
+	asking bool          // it is taking over the slot
 }
 
 // redirects is how often a call follows a slot to another node.
 const redirects = 3
 
-// sendConfirmed makes calls and waits for replicas. WAIT speaks of what its own connection has written, so it goes into one
-// pipeline with the calls, and that to the one node that answers for them: redirections are ours to follow.
-func (s *server) sendConfirmed(ctx context.Context, calls []*call) {
-	routes := map[route][]*call{}
+// sendConfirmed is send with replicas. WAIT speaks of what its own connection has written, so it goes into one pipeline with the
+// calls, and that to the one node that answers for them: redirections are ours to follow.
+func (s *server) sendConfirmed(ctx context.Context, calls []*rediswire.Call) (short map[*rediswire.Call]error) {
+	routes := map[route][]*rediswire.Call{}
 	for _, c := range calls {
-		if r, err := s.route(ctx, c.key()); err != nil {
-			c.cmd.SetErr(err)
+		if r, err := s.route(ctx, c.Key()); err != nil {
+			c.Fail(err)
 		} else {
 			routes[r] = append(routes[r], c)
 		}
 	}
+	short = map[*rediswire.Call]error{}
 	for range redirects {
+		var mu sync.Mutex
 		var sent sync.WaitGroup
 		for r, calls := range routes {
-			sent.Go(func() { s.confirm(ctx, r, calls) })
+			sent.Go(func() {
+				err := s.confirm(ctx, r, calls)
+				mu.Lock()
+				defer mu.Unlock()
+				for _, c := range calls {
+					short[c] = err
+				}
+			})
 		}
 		sent.Wait()
-		next := map[route][]*call{}
+		next := map[route][]*rediswire.Call{}
 		for _, calls := range routes {
 			for _, c := range calls {
-				if r, ok := s.redirect(ctx, c.err()); ok {
-					next[r] = append(next[r], c.again(ctx))
+				if r, ok := s.redirect(ctx, c.Err()); ok {
+					c.Again(ctx)
+					next[r] = append(next[r], c)
 				}
 			}
 		}
 		if len(next) == 0 {
-			return
+			break
 		}
 		routes = next
 	}
+	return short
 }
 
-// again prepares the call for another node.
-func (c *call) again(ctx context.Context) *call {
-	c.cmd = redis.NewCmd(ctx, c.cmd.Args()...)
-	return c
-}
-
-// confirm makes calls on one node.
-func (s *server) confirm(ctx context.Context, r route, calls []*call) {
+// confirm makes calls on one node. The error says that too few replicas have what was carried out.
+func (s *server) confirm(ctx context.Context, r route, calls []*rediswire.Call) error {
 	wait := s.wait
 	if end, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(end))
+		wait = min(wait, time.Until(end)*3/4) // so that the answer arrives
 	}
+	var short error
 	for len(calls) > 0 {
+		short = nil
 		pipe := r.node.Pipeline()
 		for _, c := range calls {
 			if r.asking {
 				_ = pipe.Process(ctx, redis.NewCmd(ctx, "asking"))
 			}
-			_ = pipe.Process(ctx, c.cmd)
+			c.Add(ctx, pipe)
 		}
 		have := redis.NewIntCmd(ctx, "wait", s.replicas, max(1, wait.Milliseconds()))
 		_ = pipe.Process(ctx, have)
 		if _, err := pipe.Exec(ctx); err != nil { // each command has its own
-			overdue(ctx)
+			rediswire.Overdue(ctx)
 		}
-		var short error
 		if err := have.Err(); err != nil {
 			short = fmt.Errorf("%w: %w", errReplicas, err)
 		} else if n := have.Val(); n < int64(s.replicas) {
 			short = fmt.Errorf("%w: %d of %d after %v", errReplicas, n, s.replicas, wait)
 		}
-		var again []*call
+		var again []*rediswire.Call
 		for _, c := range calls {
-			if c.short = short; c.whole(ctx) {
+			if c.Whole(ctx) {
 				again = append(again, c)
 			}
 		}
 		calls = again
 	}
+	return short
 }
 
 // route finds the node that answers for key.
 func (s *server) route(ctx context.Context, key string) (route, error) {
-	cluster, ok := s.client.(*redis.ClusterClient)
-	if !ok {
-		return route{node: s.client}, nil
+	switch c := s.client.(type) {
+	case *redis.Client:
+		return route{node: c}, nil
+	case *redis.ClusterClient:
+		node, err := c.MasterForKey(ctx, key)
+		return route{node: node}, err
 	}
-	node, err := cluster.MasterForKey(ctx, key)
-	return route{node: node}, err
+	return route{}, fmt.Errorf("redislock: %T does not tell which server it asks", s.client)
 }
 
 // redirect finds the node that err points to, if it does.

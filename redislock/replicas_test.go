@@ -23,7 +23,10 @@ type pair struct {
 func newPair(t *testing.T) pair {
 	primary := servers.Redis(t)
 	between := servers.NewProxy(t, primary.Addr)
-	return pair{primary, servers.RedisReplica(t, between.Addr), between, newPrefix()}
+	p := pair{primary, servers.RedisReplica(t, between.Addr), between, newPrefix()}
+	// A replica counts from its first acknowledgement, up to a second after it is in step.
+	comes(t, waitFor(t.Context(), p.locker(t, primary, 1), "first"), "the first lock that the replica acknowledges")
+	return p
 }
 
 // locker returns one that talks to p and asks for replicas.
@@ -31,7 +34,7 @@ func (p pair) locker(t *testing.T, at *servers.Process, replicas int) *Locker {
 	client := redis.NewClient(&redis.Options{Addr: at.Addr, MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { client.Close() })
 	l, err := New(client, &Options{
-		Prefix: p.prefix, MinReplicas: replicas, ReplicaWait: 500 * time.Millisecond, CloseWait: 50 * time.Millisecond,
+		Prefix: p.prefix, MinReplicas: replicas, ReplicaWait: time.Second, CloseWait: 50 * time.Millisecond,
 	})
 	must(t, err)
 	t.Cleanup(func() { l.Close() }) // whose server may be dead
@@ -103,7 +106,7 @@ func TestAcquireWaitsForReplicas(t *testing.T) {
 	p.between.Hold()
 	before := sent(t, probe)
 	waiter := waitFor(t.Context(), l, "k")
-	until(t, "repeated", func() bool { return sent(t, probe) > before+5 })
+	until(t, "repeated", func() bool { return sent(t, probe) > before+2 })
 	p.between.Pass()
 	comes(t, waiter, "an Acquire whose replica came back")
 }

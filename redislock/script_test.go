@@ -14,6 +14,7 @@ import (
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
 	"github.com/paddock-go/paddock/fencing"
+	"github.com/paddock-go/paddock/internal/rediswire"
 )
 
 func attempt(key string, ttl time.Duration) *backend.Attempt {
@@ -201,7 +202,7 @@ func TestOvertakenRenewal(t *testing.T) {
 	f.grant(t, a)
 	lock, _ := f.server.names("k")
 	send := func(ttl time.Duration, shorten string, number int) any {
-		reply, err := f.server.eval(t.Context(), renew.call(t.Context(), "1", lock, a.Owner, ttl.Milliseconds(), shorten, number))
+		reply, err := f.server.eval(t.Context(), renew.Call(t.Context(), "1", lock, a.Owner, ttl.Milliseconds(), shorten, number))
 		must(t, err)
 		return reply
 	}
@@ -250,7 +251,7 @@ func TestKeysNeverMeet(t *testing.T) {
 			}
 			seen[name] = key
 		}
-		if got := unescapes.Replace(escape(key)); got != key {
+		if got := rediswire.Untag(rediswire.Tag(key)); got != key {
 			t.Errorf("key %q comes back from the channel as %q", key, got)
 		}
 		must(t, take(t, f, key, patient).Release(context.Background()))
@@ -278,7 +279,7 @@ func FuzzNames(f *testing.F) {
 		if tag(lock) != tag(fence) {
 			t.Errorf("%q and %q may be in two slots", lock, fence)
 		}
-		if got := unescapes.Replace(tag(lock)); got != key {
+		if got := rediswire.Untag(tag(lock)); got != key {
 			t.Errorf("the names of %q say %q", key, got)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
 	"github.com/paddock-go/paddock/fencing"
+	"github.com/paddock-go/paddock/internal/rediswire"
 )
 
 // server is the backend.Backend.
@@ -27,24 +28,12 @@ type server struct {
 	wait     time.Duration // for replicas
 }
 
-var escapes = strings.NewReplacer("%", "%25", "}", "%7D")
-
-// escape makes a key fit for being a hash tag: all that is between the first { and the first }.
-func escape(key string) string {
-	if !strings.ContainsAny(key, "%}") {
-		return key
-	}
-	return escapes.Replace(key)
-}
-
-var unescapes = strings.NewReplacer("%25", "%", "%7D", "}")
-
 func (s *server) names(key string) (lock, fence string) {
-	fence = s.keys + escape(key) + "}:fence"
+	fence = s.keys + rediswire.Tag(key) + "}:fence"
 	return fence[:len(fence)-len(":fence")], fence
 }
 
-func (s *server) message(key string) string { return s.process + ":" + escape(key) }
+func (s *server) message(key string) string { return s.process + ":" + rediswire.Tag(key) }
 
 // The replies of acquire.lua and claim.lua that are not times.
 const (
@@ -58,31 +47,23 @@ var errOver = errors.New("redislock: the attempt was undone, or the lock that it
 // Try is that of backend.Backend.
 func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, error) {
 	lock, fence := s.names(a.Key)
-	ttl, owner := a.TTL.Milliseconds(), &owner{name: a.Owner}
-	c := acquire.call(ctx, "2", fence, lock, owner, ttl, a.Note)
-	s.send(ctx, c)
-	if redis.IsTryAgainError(c.err()) { // lock and fence are on two nodes, or on their way
-		c = claim.call(ctx, "1", lock, owner, ttl)
-		if s.send(ctx, c); c.err() == nil && c.cmd.Val() == any("OK") {
-			c = acquire.call(ctx, "1", fence, owner, ttl, a.Note)
-			s.send(ctx, c)
+	ttl, owner := a.TTL.Milliseconds(), &rediswire.Counted{Arg: a.Owner}
+	c := acquire.Call(ctx, "2", fence, lock, owner, ttl, a.Note)
+	short := s.send(ctx, c)[c]
+	if redis.IsTryAgainError(c.Err()) { // lock and fence are on two nodes, or on their way
+		c = claim.Call(ctx, "1", lock, owner, ttl)
+		short = s.send(ctx, c)[c]
+		if reply, _ := c.Result(); reply == any("OK") && short == nil {
+			c = acquire.Call(ctx, "1", fence, owner, ttl, a.Note)
+			short = s.send(ctx, c)[c]
 		}
 	}
-	a.Slow = owner.twice()
-	if err := c.err(); err != nil {
-		return backend.Grant{}, refusal(err)
+	a.Slow = owner.Twice() // also when it was claimed
+	reply, err := c.Result()
+	if err != nil {
+		return backend.Grant{}, s.refusal(err)
 	}
-	switch reply := c.cmd.Val().(type) {
-	case string:
-		token, err := strconv.ParseUint(reply, 10, 63)
-		if err != nil {
-			return backend.Grant{}, fmt.Errorf("redislock: %q is no token", reply)
-		}
-		if c.short != nil {
-			return backend.Grant{}, c.short
-		}
-		a.State = &lease{lock: lock, fence: fence}
-		return backend.Grant{Token: fencing.Token(token), Domain: s.domain, TTL: a.TTL}, nil
+	switch reply := reply.(type) {
 	case int64:
 		switch reply {
 		case replyOver:
@@ -93,18 +74,26 @@ func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds no token that another could follow", fence))
 		}
 		return backend.Grant{}, &paddock.HeldError{Key: a.Key, RetryAfter: max(1, time.Duration(reply)) * time.Millisecond}
-	default:
-		return backend.Grant{}, fmt.Errorf("redislock: unexpected reply %v", reply)
+	case string:
+		if short != nil {
+			return backend.Grant{}, short
+		}
+		if token, err := strconv.ParseUint(reply, 10, 63); err == nil {
+			a.State = &lease{lock: lock, fence: fence}
+			return backend.Grant{Token: fencing.Token(token), Domain: s.domain, TTL: a.TTL}, nil
+		}
 	}
+	return backend.Grant{}, fmt.Errorf("redislock: unexpected reply %v", reply)
 }
 
 // refusal marks err as permanent if the server will give the same answer again.
-func refusal(err error) error {
-	switch text := err.Error(); {
-	case redis.IsAuthError(err), redis.IsPermissionError(err), errors.Is(err, redis.ErrClosed),
-		// Raised within a script these come with other words around them, depending on the version.
-		strings.Contains(text, "WRONGTYPE "), strings.Contains(text, "NOPERM "), strings.Contains(text, "user executing the script can't"),
-		redis.HasErrorPrefix(err, "unknown command"), redis.HasErrorPrefix(err, "DB index is out of range"):
+func (s *server) refusal(err error) error {
+	if _, ok := s.client.(*redis.Client); ok {
+		if _, moved := redis.IsMovedError(err); moved {
+			return backend.Permanent(fmt.Errorf("redislock: a redis.Client for a node of a Cluster, which takes a redis.ClusterClient: %w", err))
+		}
+	}
+	if rediswire.Final(err) {
 		return backend.Permanent(err)
 	}
 	return err
@@ -119,21 +108,21 @@ func (s *server) Undo(ctx context.Context, a *backend.Attempt) error {
 
 // undo deletes the lock, has later tries refused, and reports whether there was a lock.
 func (s *server) undo(ctx context.Context, a *backend.Attempt, lock, fence string) (bool, error) {
-	owner := &owner{name: a.Owner}
-	had, err := s.eval(ctx, undo.call(ctx, "2", fence, lock, owner, s.channel, s.message(a.Key)))
+	owner := &rediswire.Counted{Arg: a.Owner}
+	had, err := s.eval(ctx, undo.Call(ctx, "2", fence, lock, owner, s.channel, s.message(a.Key)))
 	if redis.IsTryAgainError(err) { // one after the other, then
-		if _, err = s.eval(ctx, undo.call(ctx, "1", fence, owner)); err == nil {
+		if _, err = s.eval(ctx, undo.Call(ctx, "1", fence, owner)); err == nil {
 			return s.release(ctx, a, lock)
 		}
 	}
-	return had == any(int64(1)) || owner.twice(), err
+	return had == any(int64(1)) || owner.Twice(), err
 }
 
 // release deletes the lock, and reports whether there was one: perhaps for a command that had no answer and was repeated.
 func (s *server) release(ctx context.Context, a *backend.Attempt, lock string) (bool, error) {
-	owner := &owner{name: a.Owner}
-	had, err := s.eval(ctx, release.call(ctx, "1", lock, owner, s.channel, s.message(a.Key)))
-	return had == any(int64(1)) || owner.twice(), err
+	owner := &rediswire.Counted{Arg: a.Owner}
+	had, err := s.eval(ctx, release.Call(ctx, "1", lock, owner, s.channel, s.message(a.Key)))
+	return had == any(int64(1)) || owner.Twice(), err
 }
 
 // Release is that of backend.Backend.
@@ -155,7 +144,7 @@ var errOvertaken = errors.New("redislock: a later renewal was there before")
 
 // Renew is that of backend.Backend.
 func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
-	calls := make([]*call, len(batch))
+	calls := make([]*rediswire.Call, len(batch))
 	numbers := make([]int64, len(batch))
 	for i := range batch {
 		r := &batch[i]
@@ -165,21 +154,20 @@ func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
 			shorten = "1"
 		}
 		numbers[i] = l.number(r.Shorten)
-		calls[i] = renew.call(ctx, "1", l.lock, r.Owner, r.TTL.Milliseconds(), shorten, numbers[i])
+		calls[i] = renew.Call(ctx, "1", l.lock, r.Owner, r.TTL.Milliseconds(), shorten, numbers[i])
 	}
-	s.send(ctx, calls...)
+	short := s.send(ctx, calls...)
 	for i, c := range calls {
 		r := &batch[i]
-		reply := c.cmd.Val()
-		switch {
-		case c.err() != nil:
-			r.Err = c.err()
+		switch reply, err := c.Result(); {
+		case err != nil:
+			r.Err = err
 		case reply == any(int64(0)):
 			r.Err = paddock.ErrLost
 		case reply == any(int64(-1)):
 			r.Err = errOvertaken
-		case c.short != nil:
-			r.Err = c.short
+		case short[c] != nil:
+			r.Err = short[c]
 		default:
 			r.State.(*lease).answered(numbers[i])
 			r.Ordered = numbers[i] != 0
@@ -223,9 +211,9 @@ func (l *lease) answered(number int64) {
 // inspect says who holds key.
 func (s *server) inspect(ctx context.Context, key string) (paddock.Holder, error) {
 	lock, fence := s.names(key)
-	reply, err := s.eval(ctx, inspect.call(ctx, "2", lock, fence))
+	reply, err := s.eval(ctx, inspect.Call(ctx, "2", lock, fence))
 	if redis.IsTryAgainError(err) {
-		reply, err = s.eval(ctx, inspect.call(ctx, "1", lock))
+		reply, err = s.eval(ctx, inspect.Call(ctx, "1", lock))
 	}
 	if err != nil {
 		return paddock.Holder{}, err

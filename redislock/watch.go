@@ -2,23 +2,14 @@ package redislock
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/paddock-go/paddock/internal/rediswire"
 )
 
-const (
-	keepSubscribed = 30 * time.Second // when nobody waits any more
-	pingAfter      = 5 * time.Second  // of silence, to tell a quiet connection from a dead one
-	minResubscribe = 50 * time.Millisecond
-	maxResubscribe = 5 * time.Second
-	whenForbidden  = time.Minute // until a user without permission asks again
-)
+const keepSubscribed = 30 * time.Second // when nobody waits any more
 
 // subscription is to the channel where releases are told, for all who wait in this Locker. It is made when the first comes.
 type subscription struct {
@@ -42,7 +33,7 @@ func (s *subscription) watch(string) (stop func()) {
 	if s.cancel == nil && !s.closed {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.cancel = cancel
-		go s.run(ctx)
+		go (&rediswire.Subscription{Client: s.server.client, Channel: s.server.channel, Message: s.message, Live: s.live}).Run(ctx)
 	}
 	return s.unwatch
 }
@@ -82,57 +73,16 @@ func (s *subscription) close() {
 	}
 }
 
-// run listens until ctx ends.
-func (s *subscription) run(ctx context.Context) {
-	pause := minResubscribe
-	for {
-		heard, err := s.listen(ctx)
-		if heard {
-			pause = minResubscribe
-		}
-		wait := pause/2 + rand.N(pause)
-		if redis.IsPermissionError(err) {
-			wait = whenForbidden
-		}
-		pause = min(2*pause, maxResubscribe)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return
-		}
+// live is called when messages arrive from now on: some may have been missed.
+func (s *subscription) live(on bool) {
+	if on {
+		s.wakeAll()
 	}
 }
 
-// listen subscribes and passes messages on until something fails. It reports whether anything was heard.
-func (s *subscription) listen(ctx context.Context) (heard bool, err error) {
-	pubsub := s.server.client.Subscribe(ctx, s.server.channel) // whose errors come from the first receive
-	defer pubsub.Close()
-	stop := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // which ends a receive
-	defer stop()
-	for pinged := false; ; {
-		message, err := pubsub.ReceiveTimeout(ctx, pingAfter)
-		var timeout net.Error
-		switch {
-		case ctx.Err() != nil:
-			return heard, ctx.Err()
-		case err == nil:
-			heard, pinged = true, false
-		case errors.As(err, &timeout) && timeout.Timeout() && !pinged:
-			pinged = true
-			if err := pubsub.Ping(ctx); err != nil {
-				return heard, err
-			}
-		default:
-			return heard, err
-		}
-		switch m := message.(type) {
-		case *redis.Subscription: // again after a failure: something may have been missed
-			s.wakeAll()
-		case *redis.Message:
-			process, key, _ := strings.Cut(m.Payload, ":")
-			if process != s.server.process { // we know of our own
-				s.wake(unescapes.Replace(key))
-			}
-		}
+// message is called for each release or undoing, of ours too, which we know of.
+func (s *subscription) message(payload string) {
+	if process, tag, _ := strings.Cut(payload, ":"); process != s.server.process {
+		s.wake(rediswire.Untag(tag))
 	}
 }
