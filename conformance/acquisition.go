@@ -42,7 +42,7 @@ func freshOwners(t *trial) {
 func (t *trial) untouched(lease *paddock.Lease, other paddock.Locker) {
 	t.Helper()
 	if err := lease.Err(); err != nil {
-		t.Errorf("the next holder's lease has ended: %v", err)
+		t.Errorf("the lease that is held has ended: %v", err)
 	}
 	t.refused(other, lease.Key())
 }

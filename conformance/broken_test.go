@@ -51,6 +51,8 @@ var broken = []struct {
 	{countsFromTheReply, "Rule07/CountedFromTheSending", brokenShelf},
 	{renewDoesNothing, "Rule08/LivesManyTTLs", brokenShelf},
 	{renewDoesNothing, "Rule08/ManyLeases", brokenShelf},
+	{renewDoesNothing, "Rule08/SurvivesShortSilence", brokenShelf},
+	{renewDoesNothing, "Rule08/SurvivesShortCut", brokenShelf},
 	{goroutineEach, "Rule08/ManyLeases", brokenLocker},
 	{neverExpires, "Rule09/CutOffBeforeTheNextEnters", brokenShelf},
 	{neverExpires, "Rule18/HolderNeverReleases", brokenShelf},

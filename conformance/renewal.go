@@ -42,18 +42,18 @@ func livesOn(t *trial) {
 	t.free(b, lease.Key())
 }
 
-// survives spoils the link for less than the window, twice.
+// survives spoils the link while the first renewal is due, about a third of the TTL after the grant, for as long as one call may
+// take.
 func survives(spoil func(*link)) func(*trial) {
 	return func(t *trial) {
 		a, link := t.spoilable()
 		b := t.open()
 		lease := t.acquire(a, t.key(), forTTL(2*t.lively()))
-		for range 2 {
-			spoil(link)
-			t.pass(lease.TTL() / 4)
-			link.pass()
-			t.pass(lease.TTL() / 2)
-		}
+		t.pass(lease.TTL() / 4)
+		spoil(link)
+		t.pass(lease.TTL() / 6)
+		link.pass()
+		t.pass(lease.TTL())
 		t.untouched(lease, b)
 		t.release(lease)
 		t.free(b, lease.Key())
