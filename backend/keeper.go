@@ -250,15 +250,19 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 		}
 		k.clean.undo(a)
 	}
+	twin := answer.err != nil && (a.Slow || k.slow(a.begun)) // what was refused may be under way once more
 	switch {
 	case errors.Is(err, paddock.ErrHeld):
 		if held := (*paddock.HeldError)(nil); !errors.As(err, &held) {
 			err = &paddock.HeldError{Key: a.Key}
 		}
-		if a.Slow || k.slow(a.begun) {
+		if twin {
 			k.clean.undo(a)
 		}
 	case isPermanent(err):
+		if twin {
+			k.clean.undo(a)
+		}
 		err = fmt.Errorf("%w: acquire %q: %w", paddock.ErrUnavailable, a.Key, err)
 	case answer.err != nil:
 		k.clean.undo(a)

@@ -130,6 +130,22 @@ func twinOfATry(t *testing.T, s *server, k *Keeper) {
 	if s.owner("a") != "" {
 		t.Error("the twin of a granted try took the key after its release")
 	}
+	s.spoil(func(_ context.Context, call string, do func()) error {
+		if call == "try" {
+			time.AfterFunc(5*time.Second, do)
+			time.Sleep(8 * time.Millisecond)
+			return Permanent(errors.New("no permission any more"))
+		}
+		do()
+		return nil
+	})
+	_, err = k.TryAcquire(t.Context(), "a", nil)
+	wantErr(t, "TryAcquire", err, paddock.ErrUnavailable)
+	s.spoil(nil)
+	time.Sleep(6 * time.Second)
+	if s.owner("a") != "" {
+		t.Error("the twin of a try that was refused for good took the key")
+	}
 }
 
 func TestGrantThatComesTooLate(t *testing.T) {
