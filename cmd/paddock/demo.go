@@ -51,7 +51,7 @@ func demo(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "paddock demo:", err)
 		return status
 	}
-	if strings.HasPrefix(*lock, "memory:") { // of which every Locker would have its own
+	if schemeOf(*lock) == "memory" { // of which every Locker would have its own
 		*lock = ""
 	}
 	c := siteConfig{Lock: *lock, Store: *store, Prefix: prefixOf(*lock) + "-demo-" + strings.ToLower(rand.Text()[:8])}
@@ -68,7 +68,7 @@ func demo(args []string, stdout, stderr io.Writer) int {
 	case *processes > 1 && c.Store == "":
 		return complain(exitUsage, "several processes need a server for the cached values that all of them reach: give -store, as in -store redis://localhost:6379")
 	case c.Store != "" && !isRedis(c.Store):
-		return complain(exitUsage, "-store takes redis: and rediss: URLs")
+		return complain(exitUsage, "-store takes a URL of Redis: redis:, redis+sentinel:, redis+cluster:, or rediss for TLS")
 	}
 	logging.Disable() // what go-redis has to say comes back as errors
 
@@ -139,7 +139,11 @@ func play(ctx context.Context, c siteConfig, processes int, p printer) (rows []r
 		defer f.stop() // before the clean-up
 		all = f
 	}
-	p.begin()
+	g, err := s.guarantees(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.begin(g)
 	for _, v := range variants {
 		r := row{variant: v}
 		if err := r.play(ctx, s, all); err != nil {
@@ -200,11 +204,6 @@ func (r *row) expire(ctx context.Context, s *site, all crew, x expiry) (err erro
 	r.outcome, err = all.run(ctx, r.start)
 	r.Stood = max(r.Stood, stood())
 	return err
-}
-
-// isRedis reports whether cached values can be kept at the URL.
-func isRedis(rawURL string) bool {
-	return strings.HasPrefix(rawURL, "redis:") || strings.HasPrefix(rawURL, "rediss:")
 }
 
 // prefixOf is the prefix in a Locker's URL, so that the demo stays within what its user may write to.

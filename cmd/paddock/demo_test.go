@@ -6,11 +6,15 @@ import (
 	"encoding/json"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/internal/servers"
 )
 
@@ -110,6 +114,54 @@ func TestDemoOnRedis(t *testing.T) {
 		if left := keys(t, client); len(left) > 0 {
 			t.Errorf("paddock %v left %q", args, left)
 		}
+	}
+}
+
+// Every lock service will do, and the store is chosen apart from it.
+func TestDemoOnEveryBackend(t *testing.T) {
+	store, client := server(t)
+	nodes := servers.RedisNodes(t, 3)
+	redlock := "redlock://" + nodes[0].Addr + "," + nodes[1].Addr + "," + nodes[2].Addr
+	cluster := "redis+cluster://" + strings.Join(servers.RedisCluster(t, 0).Addrs, ",")
+	for _, args := range [][]string{
+		{"-url", redlock, "-store", store, "-processes", "2"},
+		{"-url", cluster},
+		{"-url", "etcd://" + strings.Join(servers.SharedEtcd(t), ",")},
+		{"-url", "zk://" + strings.Join(servers.SharedZooKeeper(t), ",")},
+	} {
+		status, out, errs := call(t, append([]string{"demo", "-json"}, args...)...)
+		if status != 0 || errs != "" {
+			t.Errorf("paddock %v: status %d:\n%s%s", args, status, out, errs)
+			continue
+		}
+		checkJSON(t, out, args[1])
+	}
+	left := keys(t, client)
+	for _, p := range nodes {
+		clients, err := connect("redis://" + p.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, keys(t, clients[0])...)
+		closeAll(clients)
+	}
+	clients, err := connect(cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(clients)
+	var mu sync.Mutex
+	if err := each(context.Background(), clients[0], func(ctx context.Context, c *redis.Client) error {
+		found := keys(t, c)
+		mu.Lock()
+		defer mu.Unlock()
+		left = append(left, found...)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(left) > 0 {
+		t.Errorf("left %q", left)
 	}
 }
 
@@ -271,12 +323,12 @@ func TestVerdict(t *testing.T) {
 	var out bytes.Buffer
 	s := newScreen(&out, siteConfig{}, 1)
 	rows := []row{{variant: variants[0], lucky: 2}, {variant: variants[6], void: []string{"it stood still"}}}
-	s.begin()
+	s.begin(paddock.Guarantees{MinTTL: 2 * time.Second})
 	for _, r := range rows {
 		s.row(r)
 	}
 	s.end(rows)
-	for _, says := range []string{"NOT BROKEN", "FAILED", "none did not show", "paddock-renewed did not show", "2 expiries", "it stood still"} {
+	for _, says := range []string{"NOT BROKEN", "FAILED", "none did not show", "paddock-renewed did not show", "2 expiries", "it stood still", "TTL of 2s"} {
 		mustContain(t, says, out.String())
 	}
 	s.colour = true
@@ -294,12 +346,12 @@ func TestVerdict(t *testing.T) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	addr := servers.SharedRedis(t)
-	client, err := connect("redis://" + addr)
+	clients, err := connect("redis://" + addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { client.Close() })
-	for name, c := range map[string]commands{"memory": newMemory(time.Microsecond), "redis": bareRedis{client}} {
+	t.Cleanup(func() { closeAll(clients) })
+	for name, c := range map[string]commands{"memory": newMemory(time.Microsecond), "redis": bareRedis{clients[0]}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := context.Background()

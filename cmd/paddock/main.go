@@ -23,7 +23,10 @@ import (
 	"os"
 
 	"github.com/paddock-go/paddock"
+	_ "github.com/paddock-go/paddock/etcdlock"
 	_ "github.com/paddock-go/paddock/redislock"
+	_ "github.com/paddock-go/paddock/redlock"
+	_ "github.com/paddock-go/paddock/zklock"
 )
 
 const (

@@ -109,7 +109,7 @@ func server(t *testing.T) (url string, client *redis.Client) {
 	return "redis://" + addr, client
 }
 
-func keys(t *testing.T, client *redis.Client) []string {
+func keys(t *testing.T, client redis.UniversalClient) []string {
 	t.Helper()
 	keys, err := client.Keys(context.Background(), "*").Result()
 	if err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -67,7 +68,7 @@ func hold(t *testing.T, locker paddock.Locker, key string) *paddock.Lease {
 
 func mustBeFree(t *testing.T, locker paddock.Locker, key string) {
 	t.Helper()
-	if h, err := paddock.Inspect(context.Background(), locker, key); !isFree(err) {
+	if h, err := paddock.Inspect(context.Background(), locker, key); !errors.Is(err, paddock.ErrFree) {
 		t.Errorf("%q is held after the end: %+v, %v", key, h, err)
 	}
 }
@@ -239,7 +240,7 @@ func TestRunLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, nil, "run", "-url", url, "-key", name, "-ttl", "600ms", "-grace", "1s", "--", "sh", "-c", c.script)
+			p := start(t, nil, "run", "-url", url, "-key", name, "-ttl", "3s", "-grace", "1s", "--", "sh", "-c", c.script)
 			eventually(t, "the command runs", func() bool { return strings.HasSuffix(p.out.String(), "\n") })
 			group, err := strconv.Atoi(strings.TrimSpace(p.out.String()))
 			if err != nil {

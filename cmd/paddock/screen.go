@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/paddock-go/paddock"
 )
 
 // row is what a variant came to.
@@ -85,16 +87,16 @@ func ms(d time.Duration) float64 {
 
 // printer shows the rows as they come.
 type printer interface {
-	begin()
+	begin(g paddock.Guarantees)
 	row(r row)
 	end(rows []row)
 }
 
 type silent struct{}
 
-func (silent) begin()    {}
-func (silent) row(row)   {}
-func (silent) end([]row) {}
+func (silent) begin(paddock.Guarantees) {}
+func (silent) row(row)                  {}
+func (silent) end([]row)                {}
 
 // screen shows them to a person, in 80 columns.
 type screen struct {
@@ -102,6 +104,7 @@ type screen struct {
 	colour    bool
 	site      siteConfig
 	processes int
+	minTTL    time.Duration // of the lock service
 }
 
 func newScreen(w io.Writer, c siteConfig, processes int) *screen {
@@ -130,7 +133,8 @@ func (s *screen) paint(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-func (s *screen) begin() {
+func (s *screen) begin(g paddock.Guarantees) {
+	s.minTTL = g.MinTTL
 	fmt.Fprintf(s.w, "\"Trending posts\" has just expired, and %d requests for it come at once.\n", requests)
 	fmt.Fprintf(s.w, "To recompute it takes %v.\n\n", recomputeTime)
 	switch {
@@ -230,6 +234,9 @@ func (s *screen) timeline(r row, column time.Duration) {
 		to := min(barWidth, max(from+1, int((c.To.Sub(r.start)+column/2)/column)))
 		fmt.Fprintf(s.w, "%*s  %s%s\n", margin-2, fmt.Sprintf("i%d r%d", c.Instance, c.Request),
 			strings.Repeat(" ", from), s.paint(colour, strings.Repeat("=", to-from)))
+	}
+	if ttl := r.variant.policy.LockTTL; ttl > 0 && ttl < s.minTTL {
+		fmt.Fprintf(s.w, "    (with a lock TTL of %v, which is the least that this lock service can)\n", s.minTTL)
 	}
 	if r.Stolen > 0 {
 		fmt.Fprintf(s.w, "    %d of the DELs removed a lock that was another's\n", r.Stolen)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,7 +22,7 @@ const roundTrip = 500 * time.Microsecond // simulated, within this process
 // siteConfig says where the rows run. The lock service and the store are chosen one by one.
 type siteConfig struct {
 	Lock   string `json:"lock"`   // URL of a lock service; "": in this process
-	Store  string `json:"store"`  // redis: or rediss: URL of a server for cached values; "": in this process
+	Store  string `json:"store"`  // URL of a Redis server for cached values; "": in this process
 	Prefix string `json:"prefix"` // of all keys; of this run alone
 }
 
@@ -33,12 +32,19 @@ type site struct {
 	commands commands       // for the rows without paddock
 	store    stampede.Store // for paddock's
 	locker   func(context.Context) (paddock.Locker, error)
-	client   *redis.Client // of the store; nil: it is in this process
-	shut     func()
+
+	client redis.UniversalClient   // of the store; nil: it is in this process
+	nodes  []redis.UniversalClient // all Redis servers that get keys
+	shut   func()
 }
 
-func openSite(c siteConfig) (*site, error) {
-	s := &site{config: c, commands: newMemory(roundTrip), store: memstore.New(&memstore.Options{Latency: roundTrip})}
+func openSite(c siteConfig) (_ *site, err error) {
+	s := &site{config: c, commands: newMemory(roundTrip), store: memstore.New(&memstore.Options{Latency: roundTrip}), shut: func() {}}
+	defer func() {
+		if err != nil {
+			closeAll(s.nodes)
+		}
+	}()
 	if c.Lock == "" {
 		locks := memlock.New(&memlock.Options{Latency: roundTrip})
 		s.locker = func(context.Context) (paddock.Locker, error) {
@@ -50,25 +56,61 @@ func openSite(c siteConfig) (*site, error) {
 			return nil, err
 		}
 		s.locker = func(ctx context.Context) (paddock.Locker, error) { return paddock.Open(ctx, lock, nil) }
+		if isRedis(c.Lock) || strings.HasPrefix(schemeOf(c.Lock), "redlock") { // others leave nothing
+			if s.nodes, err = connect(c.Lock); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if c.Store == "" {
 		return s, nil
 	}
-	var err error
-	if s.client, err = connect(c.Store); err != nil {
+	clients, err := connect(c.Store)
+	if err != nil {
 		return nil, err
 	}
+	s.nodes = append(s.nodes, clients...)
+	s.client = clients[0]
 	s.commands = bareRedis{s.client}
 	store, err := redisstore.New(s.client, &redisstore.Options{Prefix: c.Prefix})
 	if err != nil {
 		return nil, err
 	}
-	s.store = store
-	s.shut = func() {
-		_ = store.Close()
-		_ = s.client.Close()
-	}
+	s.store, s.shut = store, func() { _ = store.Close() }
 	return s, nil
+}
+
+// lockURL is a Locker's URL with the prefix of this run, and with little patience at the end.
+func lockURL(rawURL, prefix string) (string, error) {
+	base, query, _ := strings.Cut(rawURL, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return "", fmt.Errorf("%w: the query of the URL is malformed", paddock.ErrInvalid)
+	}
+	values.Set("prefix", prefix)
+	values.Set("close_wait", closeWait.String())
+	return base + "?" + values.Encode(), nil
+}
+
+const closeWait = time.Second // for each Locker's clean-up
+
+// guarantees are those of the lock service, which is asked for a sign of life.
+func (s *site) guarantees(ctx context.Context) (paddock.Guarantees, error) {
+	locker, err := s.locker(ctx)
+	if err != nil {
+		return paddock.Guarantees{}, err
+	}
+	defer locker.Close()
+	return locker.Guarantees(), reach(ctx, locker)
+}
+
+// reach has a Locker connect to its service.
+func reach(ctx context.Context, locker paddock.Locker) error {
+	_, err := paddock.Inspect(ctx, locker, postsKey)
+	if errors.Is(err, paddock.ErrFree) || errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
 }
 
 // warm opens as many connections to the store as there are requests, so that none of them has to wait for one.
@@ -76,20 +118,7 @@ func (s *site) warm(ctx context.Context, requests int) error {
 	if s.client == nil {
 		return nil
 	}
-	var (
-		wg   sync.WaitGroup
-		errs = make([]error, requests)
-		conn = make([]*redis.Conn, requests)
-	)
-	for i := range requests {
-		conn[i] = s.client.Conn()
-		wg.Go(func() { errs[i] = conn[i].Ping(ctx).Err() })
-	}
-	wg.Wait()
-	for i := range requests {
-		_ = conn[i].Close() // back to the pool
-	}
-	return errors.Join(errs...)
+	return warm(ctx, s.client, requests)
 }
 
 // ask asks the server, if there is one, for a sign of life.
@@ -125,69 +154,14 @@ func (s *site) seed(ctx context.Context, x expiry) (time.Time, error) {
 
 // clean removes all keys of this run.
 func (s *site) clean(ctx context.Context) error {
-	if s.client == nil {
-		return nil
+	var errs []error
+	for _, client := range s.nodes {
+		errs = append(errs, sweep(ctx, client, s.config.Prefix))
 	}
-	var cursor uint64
-	for {
-		keys, next, err := s.client.Scan(ctx, cursor, globEscape.Replace(s.config.Prefix)+"*", 1000).Result()
-		if err == nil && len(keys) > 0 {
-			err = s.client.Del(ctx, keys...).Err()
-		}
-		if err != nil {
-			return fmt.Errorf("clean-up of the keys that begin with %q: %w", s.config.Prefix, err)
-		}
-		if cursor = next; cursor == 0 {
-			return nil
-		}
-	}
+	return errors.Join(errs...)
 }
-
-var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 func (s *site) close() {
-	if s.shut != nil {
-		s.shut()
-	}
-}
-
-const closeWait = time.Second // for each Locker's clean-up
-
-// ofLockers are the parameters of a Locker's URL that are not go-redis'.
-var ofLockers = []string{"prefix", "domain", "close_wait", "min_replicas", "replica_wait"}
-
-// connect returns a client with a connection for every request.
-func connect(rawURL string) (*redis.Client, error) {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return nil, fmt.Errorf("%w: the store's URL is not like redis://user:password@host:6379/0", paddock.ErrInvalid)
-	}
-	query := u.Query()
-	for _, name := range ofLockers {
-		query.Del(name)
-	}
-	u.RawQuery = query.Encode()
-	o, err := redis.ParseURL(u.String())
-	if err != nil {
-		return nil, fmt.Errorf("%w: the store's URL: %w", paddock.ErrInvalid, err)
-	}
-	o.PoolSize = max(o.PoolSize, requests+10)
-	o.ContextTimeoutEnabled = true
-	return redis.NewClient(o), nil
-}
-
-// lockURL is a Locker's URL with the prefix of this run, and with little patience at the end.
-func lockURL(rawURL, prefix string) (string, error) {
-	base, query, _ := strings.Cut(rawURL, "?")
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return "", fmt.Errorf("%w: the query of the URL is malformed", paddock.ErrInvalid)
-	}
-	values.Set("prefix", prefix)
-	values.Set("close_wait", closeWait.String())
-	return base + "?" + values.Encode(), nil
-}
-
-func isFree(err error) bool {
-	return errors.Is(err, paddock.ErrFree) || errors.Is(err, errors.ErrUnsupported)
+	s.shut()
+	closeAll(s.nodes)
 }

@@ -153,8 +153,7 @@ func (t *team) prepare(ctx context.Context, x expiry) error {
 			return err
 		}
 		t.caches = append(t.caches, cache)
-		// A read of each service connects to it.
-		if _, err := paddock.Inspect(ctx, locker, postsKey); err != nil && !isFree(err) {
+		if err := reach(ctx, locker); err != nil {
 			return err
 		}
 	}
