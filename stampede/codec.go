@@ -41,7 +41,7 @@ func (c *Cache[V]) encode(v V) (b []byte, err error) {
 }
 
 // decode is the codec's Decode.
-func (c *Cache[V]) decode(e Entry) (v V, err error) {
+func (c *Cache[V]) decode(e *Entry) (v V, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("decode: %w", newPanic(r))

@@ -147,7 +147,7 @@ func (f *flight[V]) look() (over bool) {
 			close(f.force)
 		}
 		return false
-	case f.known(&got, before):
+	case f.known(got, before):
 		return true
 	case f.ctx.Err() != nil:
 		f.fail(context.Cause(f.ctx))

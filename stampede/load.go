@@ -117,7 +117,7 @@ func (f *flight[V]) begin() (got found[V], t Ticket, err error) {
 		f.c.storeDown(f.key, err)
 		return got, t, err
 	}
-	got.take(f.c, f.key, e)
+	got.take(f.c, f.key, &e)
 	return got, t, nil
 }
 

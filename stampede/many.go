@@ -129,7 +129,7 @@ func (c *Cache[V]) fetchMany(ctx context.Context, visits []*visit[V]) []*found[V
 	for i, v := range visits {
 		fs[i] = &found[V]{at: at, err: err}
 		if err == nil {
-			fs[i].take(c, v.key, es[i])
+			fs[i].take(c, v.key, &es[i])
 		}
 	}
 	return fs

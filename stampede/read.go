@@ -21,8 +21,7 @@ type round[V any] struct {
 	waiting int           // guarded by the cache's mu
 	turn    chan struct{} // has something in it when the round is to be made by one of those who wait for it
 	done    chan struct{}
-	found   found[V] // set, like spared, before done is closed
-	spared  bool     // it was not made: those who wait for it look elsewhere
+	found   *found[V] // set before done is closed; nil: it was not made, and those who wait for it look elsewhere
 }
 
 // found is what the store knows of a key.
@@ -33,14 +32,13 @@ type found[V any] struct {
 	err   error     // of the store
 }
 
-// read returns what the store had for key at some moment after the call, and next, to be called when it is known what
-// follows from that: only then the next round is sent. When a flight turns up that can be joined instead, what is returned is nil.
-// The error is ctx's.
-func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V], next func(), err error) {
+// read returns what the store had for key at some moment after the call, and whether the caller has to call next when it knows
+// what follows from that: only then the next round is sent. When a flight turns up that can be joined instead, what is
+// returned is nil. The error is ctx's.
+func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V], lead bool, err error) {
 	r, lead := c.round(key)
 	if r == nil { // nobody else can have it
-		got := c.fetch(ctx, key)
-		f = &got
+		f = c.fetch(ctx, key)
 	} else {
 		for !lead && !r.over() {
 			select {
@@ -49,28 +47,25 @@ func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V]
 			case <-r.done:
 			case <-ctx.Done():
 				c.quit(key, r)
-				return nil, nil, ended(ctx, key)
+				return nil, false, ended(ctx, key)
 			}
 		}
 		if lead {
-			if r.spared = join && c.blocked(key); !r.spared {
-				r.found = c.fetch(ctx, key)
-				r.spared = ctx.Err() != nil && r.found.err != nil // the others make it without me
+			if !join || !c.blocked(key) {
+				f = c.fetch(ctx, key)
+			}
+			if f == nil || f.err == nil || ctx.Err() == nil { // else the others make it without me
+				r.found = f
 			}
 			close(r.done)
 		}
-		if !r.spared {
-			f = &r.found
-		}
+		f = r.found
 	}
-	if !lead {
-		return f, func() {}, nil
-	}
-	if ctx.Err() != nil && (f == nil || f.err != nil) {
+	if lead && ctx.Err() != nil && (f == nil || f.err != nil) {
 		c.next(key)
-		return nil, nil, ended(ctx, key)
+		return nil, false, ended(ctx, key)
 	}
-	return f, func() { c.next(key) }, nil
+	return f, lead, nil
 }
 
 func (r *round[V]) over() bool {
@@ -142,8 +137,8 @@ func (c *Cache[V]) quit(key string, r *round[V]) {
 }
 
 // fetch reads key.
-func (c *Cache[V]) fetch(ctx context.Context, key string) (f found[V]) {
-	f.at = time.Now()
+func (c *Cache[V]) fetch(ctx context.Context, key string) *found[V] {
+	f := &found[V]{at: time.Now()}
 	if f.err = c.silence.now(f.at); f.err != nil {
 		return f
 	}
@@ -157,15 +152,15 @@ func (c *Cache[V]) fetch(ctx context.Context, key string) (f found[V]) {
 		return f
 	}
 	c.silence.broken(f.at)
-	f.take(c, key, es[0])
+	f.take(c, key, &es[0])
 	return f
 }
 
 // take decodes e; what cannot be read is treated as absent.
-func (f *found[V]) take(c *Cache[V], key string, e Entry) {
-	f.Entry = e
+func (f *found[V]) take(c *Cache[V], key string, e *Entry) {
+	f.Entry = *e
 	var err error
-	if f.value, err = c.decode(e); err != nil {
+	if f.value, err = c.decode(&f.Entry); err != nil {
 		f.Kind = Absent
 		c.undecodable(key, err)
 	}

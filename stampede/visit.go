@@ -47,17 +47,21 @@ func (v *visit[V]) approach() (*member[V], Result[V], error) {
 				return m, Result[V]{}, nil
 			}
 		}
-		f, next, err := v.c.read(v.ctx, v.key, !v.anew)
+		f, lead, err := v.c.read(v.ctx, v.key, !v.anew)
 		if err != nil {
 			return nil, Result[V]{}, err
 		}
-		if f == nil {
-			next()
-			continue
+		var m *member[V]
+		var r Result[V]
+		if f != nil {
+			m, r, err = v.decide(f)
 		}
-		m, r, err := v.decide(f)
-		next()
-		return m, r, err
+		if lead {
+			v.c.next(v.key)
+		}
+		if f != nil {
+			return m, r, err
+		}
 	}
 }
 
@@ -158,22 +162,24 @@ func (v *visit[V]) settle(o outcome[V]) (Result[V], error) {
 }
 
 // reread reads the store, whatever flight there is.
-func (v *visit[V]) reread() (f *found[V], next func(), err error) {
+func (v *visit[V]) reread() (*found[V], error) {
 	for {
-		if f, next, err = v.c.read(v.ctx, v.key, false); f != nil || err != nil {
-			return f, next, err
+		f, lead, err := v.c.read(v.ctx, v.key, false)
+		if lead {
+			v.c.next(v.key)
 		}
-		next()
+		if f != nil || err != nil {
+			return f, err
+		}
 	}
 }
 
 // late is what follows when MaxWait is over.
 func (v *visit[V]) late() (r Result[V], err error, again bool) {
-	f, next, err := v.reread()
+	f, err := v.reread()
 	if err != nil {
 		return r, err, false
 	}
-	next()
 	timeout := fmt.Errorf("%w: %q: MaxWait is %v", ErrWaitTimeout, v.key, v.p.MaxWait)
 	if f.err == nil && !(v.anew && f.Writer == v.first) {
 		if r, err, ok := v.answer(f, Waited); ok {

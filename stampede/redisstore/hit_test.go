@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/paddock-go/paddock/internal/servers"
 	"github.com/paddock-go/paddock/stampede"
 )
@@ -21,7 +23,8 @@ func (raw) Decode(b []byte) (string, error) { return string(b), nil }
 // BenchmarkHit makes cache hits and bare GETs of the same value in turn, in blocks of random order, and reports how their
 // medians compare. To decode a value, which who GETs it has to do as well, is not counted.
 func BenchmarkHit(b *testing.B) {
-	client, ctx := connect(b, servers.SharedRedis(b)), b.Context()
+	client, ctx := redis.NewClient(&redis.Options{Addr: servers.SharedRedis(b), ContextTimeoutEnabled: true}), b.Context()
+	defer client.Close()
 	value := strings.Repeat("x", 512)
 	store := open(b, client)
 	cache, err := stampede.New[string](store, stampede.Policies{{Pattern: "*", TTL: time.Hour}}, &stampede.Options[string]{Codec: raw{}})

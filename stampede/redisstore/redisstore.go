@@ -30,8 +30,10 @@
 // While a slot of a Cluster migrates, a script finds its two keys on two nodes, or none on either, and is told to try again. Hits go on;
 // loads of keys in that slot find the store down until it has moved.
 //
-// A Cluster client should have ContextTimeoutEnabled: without it each call needs a goroutine, so that it can be abandoned when its
-// context ends.
+// # The client
+//
+// It should have ContextTimeoutEnabled, as those have that [stampede.OpenStore] makes. Without it go-redis does not end a command when its context
+// does; each call is then made on a goroutine of its own, so that it can be abandoned, which may take longer than the call itself.
 //
 // Redis replicates asynchronously. A failover may lose an acknowledged Invalidate with everything after it: the old entry is then served for what was left
 // of its TTL. Replicas lag behind in the same way, so clients that read from them are refused by [New] where it can see
@@ -58,10 +60,11 @@ type Options struct {
 	Prefix string
 }
 
-// Store is a stampede.Store. All methods may be called concurrently. They end soon after the deadline of their context, whatever
-// the time limits of the client; the end of a context without a deadline may be noticed only when the server has answered.
+// Store is a stampede.Store. All methods may be called concurrently. They end with their context, whatever the time limits of the
+// client; with ContextTimeoutEnabled, where go-redis looks at nothing but deadlines, a cancellation is noticed when the server has answered.
 type Store struct {
-	bound   bound
+	client  redis.UniversalClient
+	heeds   bool // client ends calls with their context
 	prefix  string
 	watcher *watcher
 	owned   redis.UniversalClient // by a Store that was opened by its URL
@@ -103,7 +106,7 @@ func New(client redis.UniversalClient, opts *Options) (*Store, error) {
 		return nil, fmt.Errorf("%w: redisstore: a Ring moves keys to other shards and back when one fails, which brings back what was "+
 			"invalidated", stampede.ErrInvalid)
 	}
-	s.bound, s.watcher = newBound(client), newWatcher(client)
+	s.client, s.heeds, s.watcher = client, heeds(client), newWatcher(client)
 	return s, nil
 }
 
@@ -128,8 +131,8 @@ func (s *Store) keys(key string) (names []string) {
 
 // Get is that of stampede.Store.
 func (s *Store) Get(ctx context.Context, keys ...string) ([]stampede.Entry, error) {
-	return call(ctx, &s.bound, func(client redis.UniversalClient) ([]stampede.Entry, error) {
-		pipe := client.Pipeline()
+	return call(ctx, s, func() ([]stampede.Entry, error) {
+		pipe := s.client.Pipeline()
 		left, known := make([]*redis.DurationCmd, len(keys)), make([]*redis.StringCmd, len(keys))
 		for i, key := range keys {
 			name := s.entry(key)
@@ -157,8 +160,8 @@ func (s *Store) Get(ctx context.Context, keys ...string) ([]stampede.Entry, erro
 
 // Begin is that of stampede.Store.
 func (s *Store) Begin(ctx context.Context, key, id string, keep time.Duration) (e stampede.Entry, t stampede.Ticket, err error) {
-	reply, err := call(ctx, &s.bound, func(client redis.UniversalClient) ([]any, error) {
-		return beginScript.Run(ctx, client, s.keys(key), id, milliseconds(keep)).Slice()
+	reply, err := call(ctx, s, func() ([]any, error) {
+		return beginScript.Run(ctx, s.client, s.keys(key), id, milliseconds(keep)).Slice()
 	})
 	if err != nil {
 		return e, t, fmt.Errorf("redisstore: begin: %w", err)
@@ -193,8 +196,8 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 	case stampede.Failed:
 		what, body, ttl = "failure", []byte(e.Failure[:min(len(e.Failure), maxFailure)]), e.TTL
 	}
-	n, err := call(ctx, &s.bound, func(client redis.UniversalClient) (int, error) {
-		return putScript.Run(ctx, client, s.keys(key), t.ID, t.Turn, e.Fence.Domain,
+	n, err := call(ctx, s, func() (int, error) {
+		return putScript.Run(ctx, s.client, s.keys(key), t.ID, t.Turn, e.Fence.Domain,
 			fmt.Sprintf("%019d", e.Fence.Token), what, body, milliseconds(ttl), s.channel(key)).Int()
 	})
 	if err != nil {
@@ -205,8 +208,8 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 
 // Set is that of stampede.Store.
 func (s *Store) Set(ctx context.Context, key string, e stampede.Entry) error {
-	_, err := call(ctx, &s.bound, func(client redis.UniversalClient) (int, error) {
-		return setScript.Run(ctx, client, s.keys(key), encode(e), milliseconds(e.TTL+e.StaleFor),
+	_, err := call(ctx, s, func() (int, error) {
+		return setScript.Run(ctx, s.client, s.keys(key), encode(e), milliseconds(e.TTL+e.StaleFor),
 			s.channel(key)).Int()
 	})
 	if err != nil {
@@ -217,8 +220,8 @@ func (s *Store) Set(ctx context.Context, key string, e stampede.Entry) error {
 
 // Invalidate is that of stampede.Store.
 func (s *Store) Invalidate(ctx context.Context, keys ...string) error {
-	_, err := call(ctx, &s.bound, func(client redis.UniversalClient) (struct{}, error) {
-		pipe := client.Pipeline()
+	_, err := call(ctx, s, func() (struct{}, error) {
+		pipe := s.client.Pipeline()
 		var dels []*redis.IntCmd
 		for _, key := range keys {
 			dels = append(dels, pipe.Del(ctx, s.keys(key)...))
