@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/conformance"
@@ -37,7 +38,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// config is that of a client which connects again as soon as it can: gRPC's own would wait for longer and longer.
 func config(endpoints []string, opts ...grpc.DialOption) clientv3.Config {
+	opts = append(opts, grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+		MinConnectTimeout: 3 * time.Second,
+	}))
 	return clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialOptions: opts}
 }
 

@@ -23,6 +23,7 @@ type entry struct {
 
 	mu     sync.Mutex
 	sent   bool     // a Txn that may have created the key
+	copies bool     // it was sent more than once, and may be under way
 	create int64    // the revision that created it; 0: not known to be there
 	mod    int64    // the last revision of it that is known
 	on     *lease   // that it hangs on, as far as is known
@@ -107,52 +108,65 @@ func (s *server) Undo(ctx context.Context, a *backend.Attempt) error {
 	ctx = outgoing(ctx)
 	e.mu.Lock()
 	nothing := !e.sent || e.gone
-	created := e.create != 0
+	alone := e.create != 0 && !e.copies // no Txn is under way that could create it, and one that would move it is refused without it
 	e.mu.Unlock()
+	var err error
 	switch {
 	case nothing:
-	case created: // so no Txn is under way that could create it, and one that would move it is refused without it
-		if _, err := s.client.Delete(ctx, e.name); err != nil {
-			return failure("undo", a, err)
-		}
+	case alone:
+		_, err = s.remove(ctx, e.name)
 	default:
-		if err := s.mark(ctx, e); err != nil {
-			return failure("undo", a, err)
-		}
+		_, err = s.mark(ctx, e)
+	}
+	if err != nil {
+		return failure("undo", a, err)
 	}
 	s.forget(ctx, e)
 	return nil
 }
 
-// mark deletes the key, or else makes sure that it cannot be created any more, in one Txn.
-func (s *server) mark(ctx context.Context, e *entry) error {
+// mark deletes the key, makes sure in the same Txn that it cannot be created any more, and returns whether it was there.
+func (s *server) mark(ctx context.Context, e *entry) (bool, error) {
 	for {
 		l, err := s.markers.lease(ctx)
 		if err != nil {
-			return err
+			return false, err
 		}
-		_, err = s.txn(ctx,
-			[]clientv3.Cmp{absent(e.name)},
-			[]clientv3.Op{clientv3.OpPut(s.marker(e.a), e.a.Key, clientv3.WithLease(l.id))},
-			[]clientv3.Op{clientv3.OpDelete(e.name)})
-		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return err
+		ifs := []clientv3.Cmp{absent(e.name)}
+		put := []clientv3.Op{clientv3.OpPut(s.marker(e.a), e.a.Key, clientv3.WithLease(l.id))}
+		del := []clientv3.Op{clientv3.OpDelete(e.name)}
+		if e.copies {
+			del = append(del, put...)
 		}
-		s.markers.lost(l)
+		resp, again, err := s.txn(ctx, requestWait, ifs, put, del)
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			s.markers.lost(l)
+			continue
+		}
+		return err == nil && (!resp.Succeeded || again), err
 	}
 }
 
-// Release is that of backend.Backend. The key is this acquisition's alone. Slow needs no marker: the client sends a Txn again only
-// when the first has not left it or was refused, so after an answer none is under way.
+// Release is that of backend.Backend. The key is this acquisition's alone. What is Slow needs no marker, only what was sent again: the
+// client itself sends a Txn again only when the first has not left it or was refused.
 func (s *server) Release(ctx context.Context, a *backend.Attempt) error {
 	e := a.State.(*entry)
 	ctx = outgoing(ctx)
-	resp, err := s.client.Delete(ctx, e.name)
+	e.mu.Lock()
+	copies := e.copies
+	e.mu.Unlock()
+	var there bool
+	var err error
+	if copies {
+		there, err = s.mark(ctx, e)
+	} else {
+		there, err = s.remove(ctx, e.name)
+	}
 	if err != nil {
 		return failure("release", a, err)
 	}
 	s.forget(ctx, e)
-	if resp.Deleted == 0 {
+	if !there {
 		return fmt.Errorf("%w: %s is gone", paddock.ErrLost, e.name)
 	}
 	return nil
@@ -161,6 +175,7 @@ func (s *server) Release(ctx context.Context, a *backend.Attempt) error {
 // Renew is that of backend.Backend. It is for leases with a server lease of their own, and for Extends: the shared ones have
 // their sessions.
 func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
+	end, _ := ctx.Deadline()
 	ctx = outgoing(ctx)
 	var alive []*backend.Renewal // a keepalive is all that they need
 	var ids []clientv3.LeaseID
@@ -187,7 +202,7 @@ func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
 		})
 	}
 	if len(ids) > 0 {
-		s.renewAlive(ctx, alive, ids)
+		s.renewAlive(ctx, end, alive, ids)
 	}
 	moves.Wait()
 	for i := range batch {
@@ -198,13 +213,13 @@ func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
 }
 
 // renewAlive renews leases of single keys by keeping them alive. A key may have been deleted though its lease lives.
-func (s *server) renewAlive(ctx context.Context, alive []*backend.Renewal, ids []clientv3.LeaseID) {
+func (s *server) renewAlive(ctx context.Context, end time.Time, alive []*backend.Renewal, ids []clientv3.LeaseID) {
 	sent := time.Now()
 	entries := make([]*entry, len(alive))
 	for i, r := range alive {
 		entries[i] = r.State.(*entry)
 	}
-	ttls, err := s.keepAlive(ctx, ids...)
+	ttls, err := s.keepAlive(ctx, time.Until(end), ids...)
 	var gone []bool
 	if err == nil {
 		gone, err = s.missing(ctx, entries)
@@ -237,7 +252,7 @@ func (s *server) missing(ctx context.Context, entries []*entry) ([]bool, error) 
 		for i, e := range some {
 			gets[i] = clientv3.OpGet(e.name, clientv3.WithCountOnly())
 		}
-		resp, err := s.txn(ctx, nil, gets, nil)
+		resp, _, err := s.txn(ctx, requestWait, nil, gets, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -305,7 +320,7 @@ func (s *server) move(ctx context.Context, e *entry, l *lease) error {
 	e.consider(l)
 	for {
 		create, mod := e.revisions()
-		resp, err := s.txn(ctx,
+		resp, _, err := s.txn(ctx, requestWait,
 			[]clientv3.Cmp{
 				clientv3.Compare(clientv3.CreateRevision(e.name), "=", create),
 				clientv3.Compare(clientv3.ModRevision(e.name), "=", mod),

@@ -34,7 +34,9 @@ type lease struct {
 
 func (s *server) grant(ctx context.Context, seconds int64) (*lease, error) {
 	sent := time.Now()
-	resp, err := s.client.Grant(ctx, seconds)
+	resp, _, err := ask(ctx, s, patience, requestWait, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+		return s.client.Grant(ctx, seconds)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -43,11 +45,20 @@ func (s *server) grant(ctx context.Context, seconds int64) (*lease, error) {
 }
 
 // revoke ends a lease that nobody needs any more. It would end by itself, so an error does not matter.
-func (s *server) revoke(ctx context.Context, l *lease) { _, _ = s.client.Revoke(ctx, l.id) }
+func (s *server) revoke(ctx context.Context, l *lease) {
+	_, _, _ = ask(ctx, s, patience, requestWait, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		return s.client.Revoke(ctx, l.id)
+	})
+}
 
 // keepAlive has the server count the TTLs of leases anew, in one round trip, and returns them; 0: there is no such lease. It is the
 // client's KeepAliveOnce, which repeats a call that a member without a leader refuses, without a pause.
-func (s *server) keepAlive(ctx context.Context, ids ...clientv3.LeaseID) ([]time.Duration, error) {
+func (s *server) keepAlive(ctx context.Context, limit time.Duration, ids ...clientv3.LeaseID) ([]time.Duration, error) {
+	ttls, _, err := ask(ctx, s, max(limit/4, patience/4), limit, func(ctx context.Context) ([]time.Duration, error) { return s.keepAliveOnce(ctx, ids) })
+	return ttls, err
+}
+
+func (s *server) keepAliveOnce(ctx context.Context, ids []clientv3.LeaseID) ([]time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ttls := make([]time.Duration, len(ids))

@@ -14,6 +14,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
@@ -29,6 +31,7 @@ const (
 	dialTimeout = 5 * time.Second  // for the first authentication
 	pingEvery   = 10 * time.Second // the shortest that servers allow by default is 5 s
 	pingWait    = 3 * time.Second
+	maxBackoff  = 2 * time.Second // between two attempts to connect
 )
 
 // open is a paddock.Opener.
@@ -39,6 +42,10 @@ func open(ctx context.Context, u *url.URL, opts *paddock.OpenOptions) (paddock.L
 	}
 	cfg := clientv3.Config{
 		DialTimeout: dialTimeout, DialKeepAliveTime: pingEvery, DialKeepAliveTimeout: pingWait,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: retryWait, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
+			MinConnectTimeout: dialTimeout,
+		})},
 		Logger: zap.NewNop(), // what fails is an error or an Observer's event
 	}
 	if d := p.Duration("dial_timeout"); d > 0 {

@@ -57,14 +57,64 @@ type undated struct{ context.Context }
 
 func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// txn commits a transaction, at another member when one has no leader.
-func (s *server) txn(ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	for tries := len(s.client.Endpoints()); ; tries-- {
-		resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
-		if err == nil || tries <= 1 || !errors.Is(err, rpctypes.ErrNoLeader) {
-			return resp, err
+// ask makes a request. When it has run out of patience without an answer it makes it again, once for each endpoint and all at the same time, so that
+// the client, which takes them in turns, asks every member: all but one may be silent. It returns whether a request was left without an
+// answer: it may still be under way.
+func ask[T any](ctx context.Context, s *server, patience, limit time.Duration, request func(context.Context) (T, error)) (
+	answer T, again bool, err error,
+) {
+	first, cancel := within(ctx, min(patience, limit))
+	answer, err = request(first)
+	silent := first.Err() != nil
+	cancel()
+	if err == nil || !silent || ctx.Err() != nil || patience >= limit {
+		return answer, false, err
+	}
+
+	type result struct {
+		answer T
+		err    error
+	}
+	rest, cancel := within(ctx, limit-patience)
+	members := len(s.client.Endpoints())
+	results := make(chan result, members)
+	for range members {
+		go func() {
+			answer, err := request(rest)
+			results <- result{answer, err}
+		}()
+	}
+	defer cancel()
+	for range members {
+		r := <-results
+		answer, err = r.answer, r.err
+		if err == nil || refuses(err) && !errors.Is(err, rpctypes.ErrNoLeader) {
+			break
 		}
 	}
+	return answer, true, err
+}
+
+// txn commits a transaction, at another member when one has no leader or is silent.
+func (s *server) txn(ctx context.Context, limit time.Duration, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (
+	resp *clientv3.TxnResponse, again bool, err error,
+) {
+	return ask(ctx, s, patience, limit, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		for tries := len(s.client.Endpoints()); ; tries-- {
+			resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
+			if err == nil || tries <= 1 || !errors.Is(err, rpctypes.ErrNoLeader) {
+				return resp, err
+			}
+		}
+	})
+}
+
+// remove deletes a key, and returns whether it was there.
+func (s *server) remove(ctx context.Context, key string) (bool, error) {
+	resp, again, err := ask(ctx, s, patience, requestWait, func(ctx context.Context) (*clientv3.DeleteResponse, error) {
+		return s.client.Delete(ctx, key)
+	})
+	return err == nil && (resp.Deleted > 0 || again), err
 }
 
 func code(err error) codes.Code {

@@ -64,25 +64,21 @@ func (p *sessions) join(ctx context.Context, seconds int64, e *entry) (*lease, e
 		p.shelves[seconds] = sh
 	}
 	p.mu.Unlock()
-	for {
-		if l := p.room(sh, e); l != nil {
-			return l, nil
-		}
-		select {
-		case sh.turn <- struct{}{}:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		l := p.room(sh, e) // whoever had the turn may have made it
-		var err error
-		if l == nil {
-			l, err = p.begin(ctx, seconds, sh, e)
-		}
-		<-sh.turn
-		if l != nil || err != nil {
-			return l, err
-		}
+	if l := p.room(sh, e); l != nil {
+		return l, nil
 	}
+	ctx, cancel := within(ctx, requestWait)
+	defer cancel()
+	select {
+	case sh.turn <- struct{}{}:
+		defer func() { <-sh.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if l := p.room(sh, e); l != nil { // whoever had the turn may have made it
+		return l, nil
+	}
+	return p.begin(ctx, seconds, sh, e)
 }
 
 // room finds a lease for e, rather the one that it is on already.
@@ -111,7 +107,10 @@ func (p *sessions) begin(ctx context.Context, seconds int64, sh *shelf, e *entry
 	if err != nil {
 		return nil, err
 	}
-	resp, err := p.client.Put(ctx, p.dir+strconv.FormatInt(int64(l.id), 16), e.a.Note, clientv3.WithLease(l.id))
+	key := p.dir + strconv.FormatInt(int64(l.id), 16)
+	resp, _, err := ask(ctx, p.server, patience, requestWait, func(ctx context.Context) (*clientv3.PutResponse, error) {
+		return p.client.Put(ctx, key, e.a.Note, clientv3.WithLease(l.id))
+	})
 	if err != nil {
 		p.revoke(ctx, l)
 		return nil, err
@@ -191,7 +190,7 @@ func (p *sessions) beat(ctx context.Context, l *lease) (time.Duration, error) {
 		p.revoke(ctx, l)
 		return 0, fmt.Errorf("%w: nothing hung on it for %v", paddock.ErrLost, p.after)
 	}
-	ttls, err := p.keepAlive(ctx, l.id)
+	ttls, err := p.keepAlive(ctx, time.Until(end), l.id)
 	if err != nil {
 		return 0, fmt.Errorf("etcdlock: keepalive: %w", err)
 	}

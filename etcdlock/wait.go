@@ -18,7 +18,8 @@ import (
 const (
 	maxPoll     = 5 * time.Second // a waiter looks at the queue at least this often: an event is a hint
 	minSilence  = 5 * time.Second // the shortest silence of the servers that ends a wait
-	requestWait = 2 * time.Second // for the answer to one request; then another member is asked
+	requestWait = 5 * time.Second // for the answer to a request
+	patience    = time.Second     // before all members are asked
 	retryWait   = 100 * time.Millisecond
 	maxLost     = 3 // server leases that one call finds to have ended
 )
@@ -57,8 +58,10 @@ func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 // failed makes what Try returns of err. Unless the attempt was refused, and nothing of it is left, the Keeper undoes it.
 func (s *server) failed(ctx context.Context, e *entry, err error) error {
 	if held := (*paddock.HeldError)(nil); errors.As(err, &held) {
-		s.forget(ctx, e)
-		return err
+		if s.Undo(ctx, e.a) == nil {
+			return err
+		}
+		err = errCopies
 	}
 	if s.closed() || s.final(err) && s.Undo(ctx, e.a) == nil {
 		return backend.Permanent(err)
@@ -71,6 +74,7 @@ var (
 	errClient    = errors.New("the etcd client was closed")
 	errKeyLost   = errors.New("the key was deleted")
 	errUndone    = errors.New("the attempt was undone before it arrived")
+	errCopies    = errors.New("refused, but a copy of the request may be under way")
 	errRestored  = errors.New("the cluster's revision is lower than one seen before, so its tokens would go back: " +
 		"was it restored from a backup without --bump-revision?")
 )
@@ -84,11 +88,6 @@ type place struct {
 // enter creates the attempt's key, which has the lock if it is the first of the queue. One that may not queue is created only
 // if there is no other.
 func (s *server) enter(ctx context.Context, e *entry) (place, error) {
-	if e.a.Waits { // else the Keeper has bounded the call
-		var cancel context.CancelFunc
-		ctx, cancel = within(ctx, min(e.a.TTL, max(e.a.TTL/3, requestWait)))
-		defer cancel()
-	}
 	ifs := []clientv3.Cmp{absent(s.marker(e.a)), absent(e.name)}
 	then := make([]clientv3.Op, 1, 2)
 	var otherwise []clientv3.Op
@@ -108,13 +107,12 @@ func (s *server) enter(ctx context.Context, e *entry) (place, error) {
 		e.on, e.sent, e.gone = l, true, false
 		e.mu.Unlock()
 		then[0] = clientv3.OpPut(e.name, e.a.Note, clientv3.WithLease(l.id))
-		resp, err := s.txn(ctx, ifs, then, otherwise)
+		resp, again, err := s.txn(ctx, max(e.a.TTL/3, min(e.a.TTL, requestWait)), ifs, then, otherwise)
+		e.mu.Lock()
+		e.copies = e.copies || again
+		e.sent = err == nil || e.copies || !refuses(err)
+		e.mu.Unlock()
 		if err != nil {
-			if refuses(err) {
-				e.mu.Lock()
-				e.sent = false
-				e.mu.Unlock()
-			}
 			if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 				s.sessions.lose(l, err)
 				continue
@@ -156,7 +154,9 @@ func (s *server) entered(ctx context.Context, e *entry, resp *clientv3.TxnRespon
 func (s *server) duplicate(ctx context.Context, e *entry, resp *clientv3.TxnResponse) (int64, error) {
 	var kvs []*mvccpb.KeyValue
 	if e.a.Waits {
-		own, err := s.client.Get(ctx, e.name, clientv3.WithKeysOnly())
+		own, _, err := ask(ctx, s, patience, requestWait, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return s.client.Get(ctx, e.name, clientv3.WithKeysOnly())
+		})
 		if err != nil {
 			return 0, err
 		}
@@ -168,7 +168,7 @@ func (s *server) duplicate(ctx context.Context, e *entry, resp *clientv3.TxnResp
 		return kvs[0].CreateRevision, nil
 	}
 	e.mu.Lock()
-	e.sent = false
+	e.sent = e.copies
 	e.mu.Unlock()
 	if e.a.Waits {
 		return 0, errUndone
@@ -178,11 +178,11 @@ func (s *server) duplicate(ctx context.Context, e *entry, resp *clientv3.TxnResp
 
 // look reads the key's place in the queue, from a member that has seen all that was answered before.
 func (s *server) look(ctx context.Context, e *entry) (place, error) {
-	ctx, cancel := within(ctx, requestWait)
-	defer cancel()
 	create, _ := e.revisions()
-	resp, err := s.client.Get(ctx, e.dir, clientv3.WithPrefix(), clientv3.WithMaxCreateRev(create), clientv3.WithLimit(2),
-		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithKeysOnly())
+	resp, _, err := ask(ctx, s, patience, requestWait, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.client.Get(ctx, e.dir, clientv3.WithPrefix(), clientv3.WithMaxCreateRev(create), clientv3.WithLimit(2),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithKeysOnly())
+	})
 	if err != nil {
 		return place{}, err
 	}
@@ -304,8 +304,6 @@ func (w *watch) ended() bool {
 
 // part moves the key of a winner onto a lease of its own, whose TTL begins now.
 func (s *server) part(ctx context.Context, e *entry) (time.Time, *lease, error) {
-	ctx, cancel := within(ctx, requestWait)
-	defer cancel()
 	sent := time.Now()
 	l, err := s.grant(ctx, seconds(e.a.TTL))
 	if err != nil {
