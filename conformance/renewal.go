@@ -24,10 +24,10 @@ var renewal = []check{
 
 func livesOn(t *trial) {
 	a, b := t.open(), t.open()
-	lease := t.acquire(a, t.key(), forTTL(t.lively()))
+	lease := t.acquire(a, t.key(), forTTL(2*t.lively()))
 	owner, fence, deadline := lease.Owner(), lease.Fence(), lease.Deadline()
-	for range 3 {
-		t.pass(lease.TTL())
+	for range 2 {
+		t.pass(lease.TTL() * 5 / 4)
 		t.untouched(lease, b)
 		if d := lease.Deadline(); !d.After(deadline) {
 			t.Errorf("Deadline did not move for a TTL")
