@@ -153,7 +153,7 @@ func ttls(t *trial) {
 		if lease.TTL() < t.g.MinTTL {
 			t.Errorf("a TTL of %v was granted as %v, below MinTTL", ttl, lease.TTL())
 		}
-		if d := lease.Deadline().Sub(time.Now()); d > lease.TTL() {
+		if d := time.Until(lease.Deadline()); d > lease.TTL() {
 			t.Errorf("Deadline is %v away; the TTL is %v", d, lease.TTL())
 		}
 		if err := lease.Release(t.ctx); err != nil && time.Since(begun) < ttl/2 {
