@@ -201,6 +201,27 @@ func (s *session) dial(network, server string, _ time.Duration) (net.Conn, error
 	return &link{Conn: conn, session: s}, nil
 }
 
+// dialAny connects to any address of a server's name, which may stand for several servers.
+func dialAny(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	var d net.Dialer
+	var conn net.Conn
+	for _, addr := range addrs {
+		if conn, err = d.DialContext(ctx, network, net.JoinHostPort(addr, port)); err == nil {
+			break
+		}
+	}
+	return conn, err
+}
+
 // forgotten reports whether the servers may have lost their data: they answer, but none lets the session in. A server
 // refuses a client that has seen more than it has itself, by closing the connection, for ever; asked by a client that
 // has seen nothing, it says whether it knows the session.

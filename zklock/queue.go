@@ -234,11 +234,7 @@ func (e *ensemble) Renew(ctx context.Context, batch []backend.Renewal) {
 		}
 		s := n.session
 		r.Session = s.keeper
-		there := false
-		_, err := s.await(ctx)
-		if err == nil {
-			there, _, err = s.conn.Exists(n.path())
-		}
+		there, err := s.there(ctx, n)
 		switch {
 		case err != nil:
 			r.Err = s.refused(err)
@@ -248,6 +244,20 @@ func (e *ensemble) Renew(ctx context.Context, batch []backend.Renewal) {
 			r.Granted, r.Ordered = s.granted(r.Attempt, r.TTL), true // nothing that is under way can end it sooner
 		}
 	}
+}
+
+// there reports whether n is.
+func (s *session) there(ctx context.Context, n *node) (bool, error) {
+	if _, err := s.await(ctx); err != nil {
+		return false, err
+	}
+	there, _, err := s.conn.Exists(n.path())
+	if err == nil && !there { // or this server has not heard of it yet
+		if _, err = s.conn.Sync(n.parent); err == nil {
+			there, _, err = s.conn.Exists(n.path())
+		}
+	}
+	return there, err
 }
 
 // use hangs n on the session.
@@ -340,5 +350,6 @@ func lost(err error) bool {
 // broken tells the errors after which the request may succeed on the next connection.
 func broken(err error) bool {
 	var op *net.OpError
-	return errors.Is(err, zk.ErrConnectionClosed) || errors.As(err, &op)
+	return errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrSessionMoved) ||
+		errors.As(err, &op)
 }

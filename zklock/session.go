@@ -177,7 +177,7 @@ func (s *session) isOver() bool {
 func (s *session) await(ctx context.Context) (*link, error) {
 	for {
 		s.mu.Lock()
-		up, c, ended, cause, failure := s.up, s.link, s.ended, s.cause, s.failure
+		up, c, ended, cause := s.up, s.link, s.ended, s.cause
 		s.mu.Unlock()
 		if ended {
 			return nil, cause
@@ -191,10 +191,12 @@ func (s *session) await(ctx context.Context) (*link, error) {
 		case <-up:
 		case <-s.life.Done():
 		case <-ctx.Done():
-			if failure == nil {
-				failure = errDisconnected
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.failure != nil {
+				return nil, s.failure
 			}
-			return nil, failure
+			return nil, errDisconnected
 		}
 	}
 }

@@ -1,4 +1,70 @@
 // Package zklock is a paddock.Locker on ZooKeeper.
+//
+//	locker, err := zklock.New([]string{"zk1:2181", "zk2:2181", "zk3:2181"}, nil)
+//
+// # How it works
+//
+// A Locker has a ZooKeeper session, which all its leases share. An acquisition puts an ephemeral node with a sequence number
+// below the parent of its key; whoever has the lowest number holds the key, and everybody else watches the one before. So waiters
+// are served first come, first served, in all processes together. The token is the id of the transaction that made the
+// node, which rises over the whole ensemble; it is never the sequence number, which wraps around and starts again.
+//
+// # The trust window
+//
+// The servers keep a lease for as long as they keep the session: the negotiated timeout after they last heard the client. That is
+// what Lease.TTL says, whatever TTL was asked for, and Guarantees.MinTTL is the timeout asked for. Only the ensemble's leader
+// ends sessions, and a client may be connected to another server, which answers reads by itself for a while after it was
+// cut off from the leader. So a lease is not trusted because a server answers, but from the last heartbeat of which later
+// answers prove that the leader has heard of it, one of them of a leader that had its majority. With a timeout of five ticks
+// the window is three quarters of the timeout after a heartbeat that was answered just now; with fewer it is shorter.
+//
+// A heartbeat comes every quarter of the timeout, or more often when the window is short. It costs two requests by way
+// of the leader. One of them is a write while there is a holder or a waiter: it checks, without changing anything, that nodes of
+// up to 32 holders are there. While there are none, nothing is written.
+//
+// The servers cannot end a single lease, so NoRenew and MaxHold are kept by this process, for as long as it runs. A process
+// that dies keeps its keys until its session ends.
+//
+// # What to expect
+//
+//	What breaks exclusion            a majority that loses its log; clocks whose rates differ by more than a percent; a TickTime
+//	                                 below the servers'; an operator who deletes nodes
+//	What breaks the token's order    a majority that loses its log, or is set back to an older one. Servers that have forgotten
+//	                                 everything are joined again, with a new session and tokens that begin anew: give such an
+//	                                 ensemble another Domain
+//	What the holder sees, and when   the end of its context when the window closes, before the servers give the key away; at
+//	                                 once when they say that the session has ended; at one of the next heartbeats when its node
+//	                                 was deleted by hand
+//	What a waiter sees               nothing of a connection that breaks or a leader that changes, while its session lasts: it
+//	                                 keeps its place. When the session ends it goes to the end of the queue. When nothing
+//	                                 was heard for its TTL, at least 5 s: ErrUnavailable
+//	Crash of a holder                its key is free one timeout and at most one and a half ticks later; after a change of the
+//	                                 leader the servers count once more from the start
+//	Wire cost                        Acquire: a transaction and, sent with it, a list of children. Release: 1 delete. A try that
+//	                                 is refused: both. A wait: a read for each one it is woken by, and a list if it was not the next.
+//	                                 The first use of a key's parent that another process has made: one transaction more
+//	What stays behind                nothing for good. Parents are containers, which the servers remove within a minute or so of
+//	                                 their last child (znode.container.checkIntervalMs)
+//
+// # Nodes
+//
+// The layout has the version v1, and changes only with a major version of the module:
+//
+//	<chroot>/<prefix>/v1/<key>/lock-<owner>-<sequence>
+//
+// The prefix and the key are each one element: what is not a letter, a digit or one of "-_:@.+" is %XX, and so is a dot in the first
+// place. A node's data is the Note. Other nodes below a key's parent are left alone.
+//
+// # Servers
+//
+// Tested with ZooKeeper 3.8. Containers have to be possible within transactions. To see a key's queue:
+//
+//	zkCli.sh ls /paddock/v1/<key>
+//
+// # URL
+//
+// Imported, the package opens zk://user:password@one:2181,two:2181/chroot as a Locker; user and password, if given, are for the
+// digest scheme. Parameters: prefix, domain, close_wait, session_timeout, tick_time.
 package zklock
 
 import (
@@ -42,7 +108,7 @@ type Options struct {
 	// Chroot is a path that all nodes are kept below, such as "/apps/billing". Defaults to the root.
 	Chroot string
 	// Dialer makes connections, such as to a TLS port. Its context ends when the connection would come too late.
-	// Defaults to that of a net.Dialer.
+	// Defaults to TCP, to any of the addresses that a name has.
 	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 	// Logger is told what go-zookeeper has to say when connections fail. Defaults to none.
 	Logger zk.Logger
@@ -118,7 +184,7 @@ func (o *Options) complete(servers []string) error {
 		}
 	}
 	if o.Dialer == nil {
-		o.Dialer = (&net.Dialer{}).DialContext
+		o.Dialer = dialAny
 	}
 	if o.Logger == nil {
 		o.Logger = silent{}
