@@ -4,6 +4,7 @@
 //	paddock demo                                            # needs nothing but this program
 //	paddock run -url redis://localhost:6379 -- ./nightly.sh
 //	paddock inspect -url redis://localhost:6379 nightly
+//	paddock check paddock.yaml
 //
 // Each command documents itself: paddock COMMAND -h.
 //
@@ -44,6 +45,7 @@ const usage = `paddock: distributed locks at the shell, and a cache stampede to 
   paddock demo      50 requests meet an expired cache entry, seven ways
   paddock run       run a command while holding a lock
   paddock inspect   show who holds a lock
+  paddock check     check a configuration of keys and backends
 
 paddock COMMAND -h says more about each.
 `
@@ -63,6 +65,8 @@ func main() {
 		os.Exit(run(args, os.Stderr))
 	case "inspect":
 		os.Exit(inspect(args, os.Stdout, os.Stderr))
+	case "check":
+		os.Exit(check(args, os.Stdout, os.Stderr))
 	case "help", "-h", "-help", "--help":
 		fmt.Print(usage)
 	default:
