@@ -171,6 +171,7 @@ func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	} else {
 		r.Err = errSilent
 	}
+	r.Err = notOurs(r.Err, callCtx, ctx)
 	switch {
 	case r.Err == nil:
 		h.mu.Lock()
@@ -250,7 +251,7 @@ func (h *held) Release(ctx context.Context) error {
 	answer := new(error) // not to be read once abandoned
 	err := errSilent
 	if k.call(callCtx, func() { *answer = k.b.Release(callCtx, h.a) }) {
-		err = *answer
+		err = notOurs(*answer, callCtx, ctx)
 	}
 	switch {
 	case err == nil:
@@ -264,6 +265,15 @@ func (h *held) Release(ctx context.Context) error {
 		return h.later(ended(ctx, "release", key))
 	}
 	return h.later(fmt.Errorf("%w: release %q goes on in the background: %w", paddock.ErrUnavailable, key, err))
+}
+
+// notOurs hides from the caller that the end of a context was that of the Keeper's own for the call: it would look like the
+// caller's.
+func notOurs(err error, call, caller context.Context) error {
+	if err != nil && !errors.Is(err, paddock.ErrLost) && call.Err() != nil && caller.Err() == nil {
+		return errSilent
+	}
+	return err
 }
 
 // settle records what the release came to.

@@ -334,7 +334,13 @@ func TestRelease(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, s *server, k *Keeper) {
 			l := mustAcquire(t, k, "a", nil)
 			s.spoil(silent)
-			wantErr(t, "Release", l.Release(t.Context()), paddock.ErrUnavailable)
+			if err := l.Extend(t.Context(), time.Minute); !errors.Is(err, paddock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Extend: %v, want ErrUnavailable and not the end of a context that is not the caller's", err)
+			}
+			err := l.Release(t.Context())
+			if !errors.Is(err, paddock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Release: %v, want ErrUnavailable and not the end of a context that is not the caller's", err)
+			}
 			wantErr(t, "cause", context.Cause(l.Context()), paddock.ErrReleased)
 			again := make(chan error, 1)
 			go func() { again <- l.Release(t.Context()) }()
