@@ -199,7 +199,7 @@ func (o *Options) check(client redis.UniversalClient) error {
 	}
 	switch {
 	case len(o.Prefix) > maxPrefix || !utf8.ValidString(o.Prefix) || strings.ContainsAny(o.Prefix, "{}"):
-		return fmt.Errorf("Prefix %q; it has to be at most %d bytes of UTF-8 without braces", o.Prefix, maxPrefix)
+		return fmt.Errorf("the Prefix %q; it has to be at most %d bytes of UTF-8 without braces", o.Prefix, maxPrefix)
 	case o.CloseWait < 0:
 		return fmt.Errorf("CloseWait %v is negative", o.CloseWait)
 	case o.MinReplicas < 0:
