@@ -32,6 +32,19 @@
 // silently. Harmful means "not twice at the same time": the cache may forget a value at any moment and load it again. It is
 // no record of what has been done.
 //
+// # Before it expires
+//
+// With EarlyBeta a key is replaced ahead of its end by a reader that is drawn at random (XFetch), in the background and
+// under the lock, so that nobody ever waits for a key that is read often. [Cache.Keep] does it at a fixed time ahead, by a
+// few workers, for as long as the key is read. [Cache.GetMany] reads many keys in one round trip and loads what is missing together.
+//
+// # Another Locker for a key
+//
+// While a fleet is being changed from one Locker to another for a key, the processes of before and of after do not exclude
+// each other: a load may run once under each. The store orders their results by when they began, since tokens of two lock
+// services do not compare, and an invalidation stops both. So nothing old stays, and nobody waits for ever; what it costs is a
+// load per expiry. For a key that is Harmful, end the old processes before the new ones begin.
+//
 // # Nothing old
 //
 // No value older than the last acknowledged [Cache.Invalidate] is served to a call that begins after it. A load that was under

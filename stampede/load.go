@@ -266,5 +266,5 @@ func loads(ctx context.Context, cache any, key string) bool {
 	return false
 }
 
-// isEnd reports whether err is nothing but the end of a flight's context.
+// isEnd reports whether err says that a load was ended, by the last who waited for it or by Close, and not that it failed.
 func isEnd(err error) bool { return errors.Is(err, errAbandoned) || errors.Is(err, ErrClosed) }

@@ -119,12 +119,16 @@ func (c *Cache[V]) fetchMany(ctx context.Context, visits []*visit[V]) []*found[V
 	}
 	var es []Entry
 	at := time.Now()
-	err := c.ask(ctx, func(ctx context.Context) (err error) {
-		es, err = c.store.Get(ctx, names...)
-		return err
-	})
-	if err != nil && ctx.Err() == nil {
-		c.storeDown(visits[0].key, err)
+	err := c.silence.now(at)
+	if err == nil {
+		err = c.ask(ctx, func(ctx context.Context) (err error) {
+			es, err = c.store.Get(ctx, names...)
+			return err
+		})
+		if err != nil && ctx.Err() == nil {
+			c.silence.failed(at, c.o.StoreTimeout, err)
+			c.storeDown(visits[0].key, err)
+		}
 	}
 	for i, v := range visits {
 		fs[i] = &found[V]{at: at, err: err}

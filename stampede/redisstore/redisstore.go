@@ -25,19 +25,21 @@
 // The digit is the layout's version. Messages on the channel <prefix>/cache{/<key>} are empty. A user without permission for
 // the channel can do everything but be woken, and polls.
 //
-// # What it rests on
-//
-// While a slot of a Cluster migrates, a script finds its two keys on two nodes, or none on either, and is told to try again. Hits go on;
-// loads of keys in that slot find the store down until it has moved.
-//
 // # The client
 //
-// It should have ContextTimeoutEnabled, as those have that [stampede.OpenStore] makes. Without it go-redis does not end a command when its context
-// does; each call is then made on a goroutine of its own, so that it can be abandoned, which may take longer than the call itself.
+// It should have ContextTimeoutEnabled, as those have that [stampede.OpenStore] makes. Without it go-redis does not end a
+// command when its context does; each call is then made on a goroutine of its own, so that it can be abandoned, which may take
+// longer than the call itself.
 //
-// Redis replicates asynchronously. A failover may lose an acknowledged Invalidate with everything after it: the old entry is then served for what was left
-// of its TTL. Replicas lag behind in the same way, so clients that read from them are refused by [New] where it can see
-// that they do. It cannot see where a Client was connected to a replica by its address: there a load cannot begin, and what reads find may be old.
+// # What it rests on
+//
+// Redis replicates asynchronously. A failover may lose an acknowledged Invalidate with everything after it: the old entry is
+// then served for what was left of its TTL. Replicas lag behind in the same way, so clients that read from them are refused
+// by [New] where it can see that they do. It cannot see that a Client was connected to a replica by its address: there a load
+// cannot begin, and what reads find may be old.
+//
+// While a slot of a Cluster migrates, a script finds its two keys on two nodes, or neither of them yet, and is told to try
+// again. Hits go on; loads of keys in that slot find the store down until it has moved.
 package redisstore
 
 import (
