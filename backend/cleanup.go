@@ -145,7 +145,7 @@ func (q *cleanup) do(c *chore) error {
 		call = k.b.Release
 	}
 	answer := new(error) // not to be read once abandoned
-	if !k.call(ctx, func() { *answer = call(ctx, c.a) }) {
+	if !k.call(ctx, context.Background(), func() { *answer = call(ctx, c.a) }) {
 		return errSilent
 	}
 	if errors.Is(*answer, paddock.ErrLost) { // gone, perhaps by an earlier call

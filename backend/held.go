@@ -156,7 +156,7 @@ func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	callCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	batch := []Renewal{r}
-	answered := k.call(callCtx, func() {
+	answered := k.call(callCtx, ctx, func() {
 		k.b.Renew(callCtx, batch)
 		if e := batch[0].Err; r.Shorten && (e == nil || errors.Is(e, paddock.ErrLost)) {
 			h.mu.Lock()             // perhaps long after the call was abandoned: it is under way no more
@@ -250,7 +250,7 @@ func (h *held) Release(ctx context.Context) error {
 	defer cancel()
 	answer := new(error) // not to be read once abandoned
 	err := errSilent
-	if k.call(callCtx, func() { *answer = k.b.Release(callCtx, h.a) }) {
+	if k.call(callCtx, ctx, func() { *answer = k.b.Release(callCtx, h.a) }) {
 		err = notOurs(*answer, callCtx, ctx)
 	}
 	switch {

@@ -26,6 +26,9 @@ type KeeperOptions struct {
 	// Inline says that every call of the backend returns soon after its context has ended. It is then made on the
 	// goroutine of whoever waits for it, which is faster, and is never abandoned.
 	Inline bool
+	// Deadlines says the same of a context whose deadline has passed, and not of one that was cancelled: calls for a caller whose
+	// context cannot end are then made inline.
+	Deadlines bool
 	// Resends is how soon the backend's client may send a request a second time without being told to, where Try cannot see whether
 	// it has and set Attempt.Slow itself. A try that took longer, or that Try has marked, is undone even when it was refused, since
 	// its twin may still be under way; so is, by Release, one that was granted. Defaults to never.
@@ -239,7 +242,7 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 		Grant
 		err error
 	}{}
-	if !k.call(callCtx, func() { answer.Grant, answer.err = k.b.Try(callCtx, a) }) {
+	if !k.call(callCtx, outer, func() { answer.Grant, answer.err = k.b.Try(callCtx, a) }) {
 		k.clean.undo(a)
 		return nil, a, errSilent
 	}

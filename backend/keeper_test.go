@@ -381,3 +381,31 @@ func TestUnusedObserverAllocatesNothing(t *testing.T) {
 		t.Errorf("allocations: %v without an observer, %v with an empty one, %v with one in use", none, empty, used)
 	}
 }
+
+// A client that heeds deadlines is called inline for who cannot leave early, and can be abandoned by who can.
+func TestDeadlines(t *testing.T) {
+	bubble(t, &KeeperOptions{Deadlines: true}, func(t *testing.T, s *server, k *Keeper) {
+		s.spoil(func(ctx context.Context, _ string, _ func()) error {
+			deadline, ok := ctx.Deadline()
+			if !ok {
+				t.Error("a call without a deadline")
+			}
+			time.Sleep(time.Until(deadline))
+			return context.DeadlineExceeded
+		})
+		begun := time.Now()
+		_, err := k.TryAcquire(context.Background(), "a", &paddock.Options{TTL: 9 * time.Second})
+		wantErr(t, "TryAcquire", err, paddock.ErrUnavailable)
+		if d := time.Since(begun); d != 3*time.Second {
+			t.Errorf("returned after %v, want a third of the TTL", d)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Second, cancel)
+		begun = time.Now()
+		_, err = k.TryAcquire(ctx, "a", &paddock.Options{TTL: 9 * time.Second})
+		wantErr(t, "TryAcquire", err, context.Canceled)
+		if d := time.Since(begun); d != time.Second {
+			t.Errorf("returned after %v, want at the cancellation", d)
+		}
+	})
+}

@@ -202,7 +202,7 @@ func (k *Keeper) renewBatch(leases []*held) {
 	ctx, cancel := context.WithTimeout(context.Background(), max(wait, minRenewWait))
 	defer cancel()
 	sent := time.Now()
-	answered := k.call(ctx, func() { k.b.Renew(ctx, batch) })
+	answered := k.call(ctx, context.Background(), func() { k.b.Renew(ctx, batch) })
 	for i, h := range asked {
 		r := Renewal{Err: errSilent}
 		if answered {

@@ -107,7 +107,7 @@ func (s *Session) renew() {
 		err error
 	}{}
 	err := errSilent
-	if k.call(ctx, func() { answer.ttl, answer.err = s.beat(ctx) }) {
+	if k.call(ctx, context.Background(), func() { answer.ttl, answer.err = s.beat(ctx) }) {
 		err = answer.err
 	}
 	if errors.Is(err, paddock.ErrLost) {

@@ -25,20 +25,21 @@ type wait struct {
 	outer     context.Context // the caller's
 	begun     time.Time
 	contended bool    // the key was seen held
-	place     *waiter // in the line for the key; nil before the key was seen held, and where the backend queues
+	place     *waiter // in the line for the key; nil where the backend queues
 }
 
-// acquire tries until it has a lease. Where the backend does not queue, the waiters of one process stand in a line of
+// acquire tries until it has a lease. Where the backend does not queue, those of one process who want a key stand in a line of
 // which only the head talks to the server.
 func (w *wait) acquire(ctx context.Context) (bridge.Lease, error) {
 	k := w.keeper
 	answered, backoff := w.begun, minBackoff
-	pause := maxPoll // before the next try, once at the head of the line
+	pause := time.Duration(0) // before the next try, once at the head of the line
 	if !k.g.Fair {
-		w.place = k.join(w.key, false)
-	}
-	if w.place != nil {
-		w.contend(0)
+		var head bool
+		if w.place, head = k.join(w.key); !head {
+			w.contend(0)
+			pause = maxPoll
+		}
 	}
 	// A head that leaves without the lock may have had a hint that its successor needs.
 	hint, poll := true, time.Duration(0)
@@ -65,13 +66,12 @@ func (w *wait) acquire(ctx context.Context) (bridge.Lease, error) {
 			answered, backoff = time.Now(), minBackoff
 			w.contend(held.RetryAfter)
 			pause = nextTry(held.RetryAfter)
-			if w.place == nil && !k.g.Fair {
-				w.place = k.join(w.key, true)
-				pause = 0 // once more, now that a hint would reach us
-			} else if w.place == nil { // refused by a backend that queues
+			if w.place == nil { // refused by a backend that queues
 				if !sleep(ctx, pause) {
 					return nil, k.stopped(ctx, w.outer, w.key, err)
 				}
+			} else if k.watch(w.key) {
+				pause = 0 // once more, now that a hint would reach us
 			}
 		default:
 			if last.After(answered) {
@@ -117,9 +117,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// line is the waiters of this process for one key, first come first. The Keeper's mu guards it.
+// line is those of this process who want one key, first come first. The Keeper's mu guards it.
 type line struct {
 	waiters []*waiter
+	watched bool   // the key was seen held
 	stop    func() // of Watch
 }
 
@@ -139,22 +140,27 @@ func (w *waiter) wake() {
 	}
 }
 
-// join goes to the end of the line for key. If there is none it starts one, or returns nil unless start.
-func (k *Keeper) join(key string, start bool) *waiter {
+// join goes to the end of the line for key, and starts one if there is none.
+func (k *Keeper) join(key string) (w *waiter, head bool) {
+	w = &waiter{key: key, hint: make(chan struct{}, 1)}
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	l := k.lines[key]
-	if l == nil && !start {
-		k.mu.Unlock()
-		return nil
-	}
-	w := &waiter{key: key, hint: make(chan struct{}, 1)}
-	first := l == nil
-	if first {
+	if l == nil {
 		l = &line{}
 		k.lines[key] = l
 		w.head = true
 	}
 	l.waiters = append(l.waiters, w)
+	return w, w.head
+}
+
+// watch has hints for key reach its line, and reports whether it was the first to ask for them. The caller is at the line's head.
+func (k *Keeper) watch(key string) bool {
+	k.mu.Lock()
+	l := k.lines[key]
+	first := !l.watched
+	l.watched = true
 	k.mu.Unlock()
 	if first && k.o.Watch != nil {
 		stop := k.o.Watch(key)
@@ -162,7 +168,7 @@ func (k *Keeper) join(key string, start bool) *waiter {
 		l.stop = stop // the line lives: we stand in it
 		k.mu.Unlock()
 	}
-	return w
+	return first
 }
 
 // turn returns when w is at the head of its line and either a hint has come or pause is over.

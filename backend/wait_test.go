@@ -58,6 +58,39 @@ func TestWaitersOfOneProcessAreOneOnTheServer(t *testing.T) {
 	}
 }
 
+// All at once: those who come while the first try is on its way do not make one of their own.
+func TestCrowdOnAHeldKey(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, s *server, k *Keeper) {
+		l := mustAcquire(t, k, "a", nil)
+		s.spoil(func(_ context.Context, _ string, do func()) error {
+			time.Sleep(time.Millisecond)
+			do()
+			return nil
+		})
+		before := s.count("try")
+		var wg sync.WaitGroup
+		for range 200 {
+			wg.Go(func() {
+				lease, err := k.Acquire(t.Context(), "a", nil)
+				if err != nil {
+					t.Errorf("Acquire: %v", err)
+					return
+				}
+				lease.Release(t.Context())
+			})
+		}
+		time.Sleep(time.Second)
+		if d := s.count("try") - before; d != 2 {
+			t.Errorf("200 goroutines at once sent %d tries, want 2", d)
+		}
+		l.Release(t.Context())
+		wg.Wait()
+		if d := s.count("try") - before; d != 202 {
+			t.Errorf("200 acquisitions took %d tries, want one each and 2", d)
+		}
+	})
+}
+
 func TestWaitEndsWithoutAHint(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, s *server, k *Keeper) {
 		other := NewKeeper(testGuarantees, s, nil)

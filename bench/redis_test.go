@@ -29,7 +29,7 @@ var (
 )
 
 func client(tb testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr})
+	c := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}) // as the documentation recommends
 	tb.Cleanup(func() { c.Close() })
 	return c
 }

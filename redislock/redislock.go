@@ -40,7 +40,8 @@
 // of the contract says: connections, timeouts, READONLY, LOADING, MASTERDOWN, CLUSTERDOWN, OOM, MISCONF, NOREPLICAS, BUSY.
 //
 // go-redis does not by default end a command when its context does. The Locker does not wait for it then, and cleans up
-// after it; the client's ReadTimeout says when its connection is free again. After PoolSize dials in a row that failed go-redis
+// after it, which takes a goroutine for each call; the client's ReadTimeout says when its connection is free again. With the client's
+// ContextTimeoutEnabled set, calls on a context that cannot be cancelled need none, and cost less. After PoolSize dials in a row that failed go-redis
 // pauses for a second, so short TTLs do not survive short failures of the network. A Cluster client learns of a failover at the
 // latest after its ClusterStateReloadInterval, a minute by default: set it to a few seconds. A redis.Ring is refused: when it
 // loses sight of a server it sends that server's keys to another one, which knows of no locks.
@@ -176,8 +177,21 @@ func newLocker(client redis.UniversalClient, opts *Options, owned bool) (*Locker
 		MinTTL:    10 * time.Millisecond,
 		TTLStep:   time.Millisecond,
 		Assumes:   assumes,
-	}, s, &backend.KeeperOptions{CloseWait: o.CloseWait, Observer: o.Observer, Watch: l.waiting.watch})
+	}, s, &backend.KeeperOptions{
+		CloseWait: o.CloseWait, Observer: o.Observer, Watch: l.waiting.watch, Deadlines: heedsDeadlines(client),
+	})
 	return l, nil
+}
+
+// heedsDeadlines reports whether a command of client ends with its context's deadline.
+func heedsDeadlines(client redis.UniversalClient) bool {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return c.Options().ContextTimeoutEnabled
+	}
+	return false
 }
 
 func (o *Options) check(client redis.UniversalClient) error {
