@@ -53,6 +53,7 @@ type seat struct {
 
 	asking bool // a request that may create the lock is under way
 	unsure bool // one had no answer, or so late that its client may have repeated it: it may arrive at any time
+	giving int  // calls to give it back
 	given  bool // the node has confirmed that it has nothing of the claim any more
 	had    bool // and that it had the lock
 }
@@ -79,7 +80,7 @@ func (c *claim) doubt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.seats {
-		if a := &c.vote.answers[i]; a.ballot == pending && c.seats[i].node.silent() {
+		if a := &c.vote.answers[i]; a.ballot == pending && c.seats[i].node.silent(silence) {
 			a.ballot = doubtful
 		}
 	}
@@ -264,10 +265,17 @@ func (s *seat) giveBack(undo bool) (had bool, err error) {
 		return s.had, nil
 	}
 	mark, ttl := s.asking || s.unsure, c.ttl
+	s.giving++
 	c.mu.Unlock()
-	had, err = s.node.release(c, mark)
+	for end := time.Now().Add(c.timeout); ; {
+		had, err = s.node.release(c, mark)
+		if !errors.Is(err, errSilent) || time.Now().After(end) {
+			break
+		} // else again, on a connection that may be better
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s.giving--
 	if err != nil {
 		s.node.owe(s, ttl)
 		return false, err
@@ -290,6 +298,18 @@ func (s *seat) clean() bool {
 }
 
 var errUnderWay = errors.New("a request for the lock is under way")
+
+// stalled reports whether no node that answers has still to give back.
+func (c *claim) stalled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.seats {
+		if s := &c.seats[i]; s.giving > 0 && !s.node.silent(backlogged) {
+			return false
+		}
+	}
+	return true
+}
 
 // returned is how many nodes have confirmed that they have nothing of the claim any more, and how many of them had the lock.
 func (c *claim) returned() (given, had int) {

@@ -5,7 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -112,8 +112,9 @@ func (n *node) call(ctx context.Context, calls ...*rediswire.Call) error {
 }
 
 const (
-	silence    = 100 * time.Millisecond // without an answer to anything
-	maxBacklog = 32
+	silence    = 100 * time.Millisecond // without an answer to anything: others need not wait
+	backlog    = 32                     // calls that a node may leave unanswered
+	backlogged = time.Second            // for how long, before it gets no more
 )
 
 var errBacklog = errors.New("it has left too much unanswered, so nothing was sent")
@@ -125,7 +126,7 @@ func (n *node) asking() bool {
 	now := time.Now()
 	if n.asked == 0 {
 		n.since = now
-	} else if n.asked >= maxBacklog && now.Sub(n.since) > silence {
+	} else if n.asked >= backlog && now.Sub(n.since) > backlogged {
 		return false
 	}
 	n.asked++
@@ -143,11 +144,11 @@ func (n *node) heard(err error) {
 	}
 }
 
-// silent reports whether the node answers nothing at present.
-func (n *node) silent() bool {
+// silent reports whether the node has been asked for something and has not answered anything for as long as that.
+func (n *node) silent(d time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.asked > 0 && time.Since(n.since) > silence
+	return n.asked > 0 && time.Since(n.since) > d
 }
 
 var errSilent = errors.New("no answer in time")
@@ -159,10 +160,17 @@ func (n *node) explain(err error) error {
 		return nil
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		err = errSilent
+	case isTimeout(err):
+		err = fmt.Errorf("%w: %w", errSilent, err)
 	case rediswire.Final(err):
 		err = &finalError{err}
 	}
 	return fmt.Errorf("%s: %w", n.name, err)
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
 }
 
 // finalError is a node's that it will give again. Too many of them are permanent.
@@ -229,7 +237,7 @@ func (n *node) write(c *claim, read, token fencing.Token) bool {
 
 // release deletes the lock, has later requests refused if mark, and reports whether the lock was there.
 func (n *node) release(c *claim, mark bool) (had bool, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, max(c.timeout, minPatience))
+	ctx, cancel := context.WithTimeout(c.ctx, minPatience)
 	defer cancel()
 	ask := n.releasing(ctx, c, mark)
 	if err := n.call(ctx, ask); err != nil {
@@ -245,110 +253,6 @@ func (n *node) releasing(ctx context.Context, c *claim, mark bool) *rediswire.Ca
 		keep = keepMark.Milliseconds()
 	}
 	return releaseScript.Call(ctx, "2", c.lock, c.mark(c.owner), c.owner, n.channel, n.message(c.owner, c.key), keep)
-}
-
-// debt is a lock that the node could not be told to give up.
-type debt struct {
-	*seat
-	until time.Time // the node must have dropped it by itself
-}
-
-// owe has the node told until it confirms, for as long as it may keep a lock for ttl.
-func (n *node) owe(s *seat, ttl time.Duration) {
-	c := s.claim
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.debts == nil {
-		n.debts = map[string]debt{}
-	}
-	if len(n.debts) >= maxDebts {
-		return // that one is left to expire
-	}
-	n.debts[c.owner] = debt{s, time.Now().Add(ttl + c.timeout)}
-	if !n.paying {
-		n.paying = true
-		n.begin(1)
-		go n.pay()
-	}
-}
-
-const (
-	minPayWait = 20 * time.Millisecond
-	maxPayWait = time.Second
-	payTimeout = time.Second
-	maxDebts   = 10_000
-)
-
-// pay settles what the node owes, a batch at a time, until that is nothing.
-func (n *node) pay() {
-	defer n.end(1)
-	wait, most, closing := minPayWait, maxPayWait, n.closing
-	for {
-		batch := n.due()
-		if len(batch) == 0 {
-			return
-		}
-		if n.settle(batch) {
-			wait = minPayWait
-			continue
-		}
-		t := time.NewTimer(wait/2 + rand.N(wait))
-		wait = min(2*wait, most)
-		select {
-		case <-t.C:
-		case <-closing: // Close waits for us
-			wait, most, closing = minPayWait, maxPayWait/10, nil
-		case <-n.stopped:
-			t.Stop()
-			return
-		}
-	}
-}
-
-// due returns debts to be paid. When there are none, the node is not paying any more.
-func (n *node) due() []*seat {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var batch []*seat
-	now := time.Now()
-	for owner, d := range n.debts {
-		switch {
-		case now.After(d.until):
-			delete(n.debts, owner)
-		case len(batch) < batchSize:
-			batch = append(batch, d.seat)
-		}
-	}
-	n.paying = len(batch) > 0
-	return batch
-}
-
-// settle reports whether the node has confirmed all of it, or had nothing to confirm.
-func (n *node) settle(batch []*seat) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), payTimeout)
-	defer cancel()
-	var calls []*rediswire.Call
-	var told, settled []*seat
-	for _, s := range batch {
-		if s.clean() { // by what was heard since
-			settled = append(settled, s)
-			continue
-		}
-		told = append(told, s)
-		calls = append(calls, n.releasing(ctx, s.claim, true))
-	}
-	rediswire.Send(ctx, n.client, calls...)
-	for i, s := range told {
-		if _, err := calls[i].Result(); err == nil {
-			settled = append(settled, s)
-		}
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, s := range settled {
-		delete(n.debts, s.claim.owner)
-	}
-	return len(settled) == len(batch)
 }
 
 // nodeErrors is what the nodes of one attempt had to say.

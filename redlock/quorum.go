@@ -32,13 +32,12 @@ type quorum struct {
 	stopped chan struct{} // closed when nobody pays debts any more
 }
 
-// patience is how long a node has for an answer about a lock with this TTL: 5 % of it, as Redlock has it, but not less than
-// a second where that leaves time enough.
+// patience is how long a node has for an answer about a lock with this TTL.
 func (q *quorum) patience(ttl time.Duration) time.Duration {
 	if q.timeout > 0 {
 		return q.timeout
 	}
-	return min(max(ttl/20, min(ttl/3, minPatience)), maxPatience)
+	return min(max(ttl/6, min(ttl/3, minPatience)), maxPatience)
 }
 
 const (
@@ -215,14 +214,23 @@ func (q *quorum) Release(ctx context.Context, a *backend.Attempt) error {
 	return fmt.Errorf("redlock: %d of %d nodes have released the lock", given, len(q.nodes))
 }
 
-// giveBack returns when redsync is content, one way or the other, or at ctx's end.
+// giveBack returns when redsync is content, one way or the other, or waits for silent nodes only, or at ctx's end.
 func (q *quorum) giveBack(ctx context.Context, c *claim, undo bool) error {
 	c.close()
-	select {
-	case <-q.unlock(c, undo):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	done := q.unlock(c, undo)
+	look := time.NewTicker(silence)
+	defer look.Stop()
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-look.C:
+			if c.stalled() {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 

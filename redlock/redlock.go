@@ -1,4 +1,98 @@
-// Package redlock is a paddock.Locker on a quorum of independent Redis nodes.
+// Package redlock is a paddock.Locker on a quorum of independent Redis nodes: N of them, an odd number, that know nothing of
+// each other. Redis 6.2 and later, and Valkey.
+//
+//	locker, err := redlock.New([]redis.UniversalClient{a, b, c, d, e}, nil)
+//
+// A lock is held by who has it on a majority of the nodes (Sanfilippo's Redlock). redsync counts the majorities that take a
+// lock and give it back; what is asked of each node is this package's. Unlike Redlock, it has fencing tokens.
+//
+// # What is guaranteed
+//
+//	what breaks exclusion      A majority that forgets: so many nodes lose the lock while it is held that those which still
+//	                           have it are no majority. A node forgets by a restart without its data, FLUSHALL, eviction
+//	                           (use maxmemory-policy noeviction), a failover to a replica without the lock, a clock that is set
+//	                           forward. One node that restarts empty is enough when the lock is on a bare majority; with N =
+//	                           5 that is when two others are down. Keep a restarted node away for the longest TTL. Clocks
+//	                           that run at rates 1 % apart; somebody who deletes keys.
+//	what breaks token order    As many nodes that have lost their fence records as two fence quorums share (2q - N; one, by
+//	                           default), and clocks of nodes that disagree by more than the time between two acquisitions. So
+//	                           does a record that was not used for 7 days. Locks that end early break nothing.
+//	what the holder sees       Its context ends at Deadline at the latest, or when a renewal (every TTL/3) finds that a
+//	                           majority does not have the lock any more. After a majority forgot, that may be after the next
+//	                           holder has begun: use a guard.
+//	what a waiter sees         A message from a majority of the nodes when the lock is released or undone, in any process; from
+//	                           fewer, 10 ms later; otherwise its timer: when the TTL that was left is over, and every 5 s. No
+//	                           order among processes; first come, first served within one.
+//	wire cost                  For each node: 1 EVALSHA to acquire and 1 for the token (none with NoFence), 1 for a contended
+//	                           try, 1 to release, 1 to renew, up to 256 in a pipeline. A vote that nobody has won costs more.
+//	                           A process with waiters has one subscription to each node, until 30 s after the last has gone.
+//	what stays behind          On each node the fence record: 7 days after the last grant (5 minutes with NoFence). The mark of
+//	                           an undone owner: 5 minutes. On a node that does not answer when the lock is released, the
+//	                           lock, until its TTL is over or the node can be told.
+//
+// # Nodes that do not answer
+//
+// Every call to a node has a time limit of its own, and the majority decides: the rest is finished behind. A node that has not
+// answered anything for 100 ms is not waited for where the others can decide. What it may have got is undone later: it is told,
+// at least every second or so, until it confirms or the TTL is over; and it is told to refuse what may still be on its way. An
+// Acquire without a majority of answers ends, with ErrUnavailable and what each node said, after one TTL (at least 5 s).
+//
+// go-redis repeats commands, and connects again and again, for seconds by default. Clients with MaxRetries: -1, DialerRetries: 1
+// and ContextTimeoutEnabled: true say at once what they think of a node. A client that has failed to connect PoolSize times tries
+// only once a second until it succeeds.
+//
+// Contenders that ask at the same time may split the nodes, so that nobody has a majority. The one that has the first of the
+// nodes which answer asks again, and the others give way.
+//
+// # Renewal
+//
+// A renewal counts when a majority confirms it. Nodes that have lost a lock, or never had it, get it back then, and only then;
+// with it, the token. A renewal that fails releases nothing. Renewals are numbered, so that one which arrives late does nothing.
+// It goes without redsync, which extends one key at a time, by a TTL that is fixed: here it is one pipeline to each node.
+//
+// # Tokens
+//
+// Each node keeps, for each key, the lock (owner, expiry) and a fence record (token, writer). An acquisition by owner o:
+//
+//	grant at node i, if its lock is free or o's:   lock := (o, TTL); answer r(i) = the record's token, c(i) = the clock in us
+//	G := the nodes that have granted, when they are a majority and at least q.   T := max(1 + max r(i), max c(i)) over G
+//	write at i in G, if the lock is o's and the record is unchanged (its token is r(i), or it is (T, o)):   record := (T, o)
+//
+// and a lease with the token T if q nodes have written, before Deadline; else all of it is undone. q is Options.FenceQuorum, a
+// majority by default. A node that grants when T has been drawn is sent it too, if its r(i) is below T.
+//
+// Claim: of two leases on a key, A and B, neither has the other's token; and if A was returned before the acquisition of B began,
+// then A's token is the smaller one.
+//
+// Proof. The token in a node's record never falls while the node keeps its memory: a write puts T in the place of r(i) < T or of
+// T itself, and a restored lock only raises the token. A and B have each been written by q nodes, of which at least 2q - N are the
+// same. If fewer nodes than that have lost their memory, one of the same, s, has not. One of the two wrote there first; say A, with
+// T(A). When B wrote there for the first time the token was at least T(A), and since the write was accepted it was the one that
+// s had read out to B: r(s) >= T(A). So T(B) >= 1 + r(s) > T(A): the tokens differ. If A was returned before B began, A's write at s
+// came before all of B's, so it was A who wrote first, and T(A) < T(B). Repeated and late requests change nothing: a write of A
+// that arrives after B's finds another token, and is refused. QED.
+//
+// Nowhere does this use that the lock excludes anybody: tokens are in order even where locks end early, clocks jump, holders
+// are paused, and the network is cut, delays and repeats. What it does use is memory. With more nodes wiped than the claim allows, the
+// clocks c(i) carry on: T is not below the clock of any node in G, so it is above an older token as long as the clocks agree to
+// within the time between. No protocol can do more without memory or clocks; Guarantees say Volatile. The tests search random
+// schedules for what the claim excludes, and find it where rules are weaker.
+//
+// # Keys, version 1
+//
+//	<prefix>:redlock:v1:{<key>}                  string: <owner>, or <owner>#<number of the last renewal>
+//	<prefix>:redlock:v1:{<key>}:fence            hash: token (19 digits) and writer; owner, since (us) and note of the last grant
+//	<prefix>:redlock:v1:{<key>}:undone:<owner>   string: requests of that owner are refused
+//	<prefix>:redlock:v1:free                     channel: <process>:<owner>:<key> when a lock was given back
+//
+// In <key>, % and } are written %25 and %7D. A user needs the commands evalsha, eval, set, get, del, exists, pttl, pexpire, hset,
+// hget, hmget, time; for prompt waiting also publish, subscribe and the channel.
+//
+// # URL
+//
+// Imported, the package opens redlock://user:password@host:6379,host:6379,host:6379/0 and, with TLS, redlocks:. User, password and
+// database are the same on all nodes. Parameters: prefix, domain, close_wait, fence_quorum, no_fence, node_timeout, and of go-redis'
+// ParseURL those about connections and pools.
 package redlock
 
 import (
@@ -33,8 +127,8 @@ type Options struct {
 	FenceQuorum int
 	// NoFence saves the second round of an acquisition, and leases have no token. Defaults to a fence.
 	NoFence bool
-	// NodeTimeout is how long one node may take for an answer when the lock is taken. Defaults to 5 % of the TTL, but at
-	// least to a second or a third of the TTL, whichever is less, and at most to 5 s.
+	// NodeTimeout is how long one node may take for an answer when the lock is taken. Defaults to a sixth of the TTL,
+	// but at least to a second or a third of the TTL, whichever is less, and at most to 5 s.
 	NodeTimeout time.Duration
 }
 

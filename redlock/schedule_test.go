@@ -300,4 +300,3 @@ func (s *schedule) replied(m message) {
 		}
 	}
 }
-
