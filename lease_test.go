@@ -132,7 +132,7 @@ func TestWindowsOfALease(t *testing.T) {
 		if l.Context().Err() != nil {
 			t.Error("ended early")
 		}
-		time.Sleep(time.Nanosecond)
+		time.Sleep(1 * time.Nanosecond)
 		synctest.Wait()
 		if l.Context().Err() == nil {
 			t.Error("did not end at its Deadline")

@@ -18,7 +18,7 @@ const long = 15 * time.Second
 // A holder and a waiter go on when another member leads.
 func TestLeaderKilled(t *testing.T) {
 	t.Parallel()
-	q := servers.Etcd(t, 3)
+	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
 	l, other := b.open(), b.open()
 	held := b.acquire(l, "k", ttl(long))
@@ -51,7 +51,7 @@ func TestLeaderKilled(t *testing.T) {
 // Without a majority: errors in time, a holder that knows, and all as before when the majority is back.
 func TestMajorityDown(t *testing.T) {
 	t.Parallel()
-	q := servers.Etcd(t, 3)
+	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
 	l, other := b.open(), b.open()
 	held := b.acquire(l, "k", ttl(3*time.Second))
@@ -106,7 +106,7 @@ func TestMajorityDown(t *testing.T) {
 // A holder whose only member is cut off from the others knows before the next holder enters, each time.
 func TestIsolatedLeader(t *testing.T) {
 	t.Parallel()
-	q := servers.Etcd(t, 3)
+	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
 	least := time.Hour
 	for round := range 5 {
@@ -147,7 +147,7 @@ func TestIsolatedLeader(t *testing.T) {
 // Two of three members are silent to the client: every request may take the time that one may take, and no lease is lost.
 func TestSilentMembers(t *testing.T) {
 	t.Parallel()
-	q := servers.Etcd(t, 3)
+	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
 	proxies := q.Proxies(t)
 	l := b.open(proxies[0].Addr, proxies[1].Addr, proxies[2].Addr)
@@ -188,7 +188,7 @@ func TestSilentMembers(t *testing.T) {
 // A rolling restart of the cluster costs holders and waiters nothing.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
-	q := servers.Etcd(t, 3)
+	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
 	l, err := etcdlock.New(connect(t, q.Endpoints()), &etcdlock.Options{Prefix: b.prefix})
 	if err != nil {

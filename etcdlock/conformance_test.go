@@ -2,7 +2,6 @@ package etcdlock_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -132,10 +131,16 @@ func suite(t *testing.T, q *servers.Quorum) {
 				return open(tb, connect(tb, endpoints), nil), link(proxies)
 			},
 			Restart: func(tb testing.TB) {
+				var nodes []*servers.Process
 				for _, node := range q.Nodes {
+					if node.Running() {
+						nodes = append(nodes, node)
+					}
+				}
+				for _, node := range nodes {
 					node.Kill()
 				}
-				for _, node := range q.Nodes {
+				for _, node := range nodes {
 					node.Restart()
 				}
 				q.AwaitReady(tb)
@@ -170,8 +175,17 @@ func link(proxies []*servers.Proxy) conformance.Link {
 	}
 }
 
+// patient has members elect a leader as late as they do by default: quicker ones do so whenever the machine has too much to do.
+// It also has them raise a TTL of a second to two.
+var patient = []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}
+
 func TestConformance(t *testing.T) {
-	for _, nodes := range []int{1, 3} {
-		t.Run(fmt.Sprintf("Nodes%d", nodes), func(t *testing.T) { suite(t, servers.Etcd(t, nodes)) })
-	}
+	t.Run("Nodes1", func(t *testing.T) { suite(t, servers.Etcd(t, 1)) })
+	t.Run("Nodes3", func(t *testing.T) { suite(t, servers.Etcd(t, 3, patient...)) })
+	t.Run("LeaderKilled", func(t *testing.T) { // and not replaced: a minority is down
+		q := servers.Etcd(t, 3, patient...)
+		q.Nodes[q.Leader(t)].Kill()
+		q.Leader(t)
+		suite(t, q)
+	})
 }

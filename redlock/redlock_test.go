@@ -66,36 +66,13 @@ func openAt(tb testing.TB, addrs []string, o redis.Options, opts *Options) *Lock
 	return l
 }
 
-// newPrefix is unused so far.
+// newPrefix is one that nobody else has.
 func newPrefix() string { return "test-" + strings.ToLower(rand.Text()[:10]) }
-
-// patient is a TTL that no test waits for.
-var patient = &paddock.Options{TTL: time.Minute}
 
 func must(tb testing.TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
-	}
-}
-
-// take acquires key, which has to be free.
-func take(tb testing.TB, l paddock.Locker, key string, opts *paddock.Options) *paddock.Lease {
-	tb.Helper()
-	lease, err := l.TryAcquire(tb.Context(), key, opts)
-	if err != nil {
-		tb.Fatalf("TryAcquire(%q): %v", key, err)
-	}
-	return lease
-}
-
-// until polls until ok, for a generous time.
-func until(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatalf("not %s after 20 s", what)
-		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,7 +212,7 @@ func TestEveryExitReleases(t *testing.T) {
 					}
 					f.unlocked("k")
 				}
-				if l.granted == 0 {
+				if l.granted.Load() == 0 {
 					t.Error("there never was a lease")
 				}
 				time.Sleep(2 * time.Hour) // for the one that hangs
@@ -252,18 +253,18 @@ func (s *faults) Put(ctx context.Context, key string, t stampede.Ticket, e stamp
 // leases is a Locker that counts, and fails on demand.
 type leases struct {
 	paddock.Locker
-	granted, tried int
+	granted, tried atomic.Int64
 	err            error
 }
 
 func (l *leases) TryAcquire(ctx context.Context, key string, opts *paddock.Options) (*paddock.Lease, error) {
-	l.tried++
+	l.tried.Add(1)
 	if l.err != nil {
 		return nil, l.err
 	}
 	lease, err := l.Locker.TryAcquire(ctx, key, opts)
 	if err == nil {
-		l.granted++
+		l.granted.Add(1)
 	}
 	return lease, err
 }

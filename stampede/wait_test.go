@@ -143,8 +143,8 @@ func TestWaitersPoll(t *testing.T) {
 		if late := time.Since(begun) - 3*time.Second; v != "v" || err != nil || late > 150*time.Millisecond {
 			t.Errorf("without hints: %q, %v, %v after it was there", v, err, late)
 		}
-		if l.tried > 31 {
-			t.Errorf("%d tries in 3 s, want at most one in 100 ms", l.tried)
+		if l.tried.Load() > 31 {
+			t.Errorf("%d tries in 3 s, want at most one in 100 ms", l.tried.Load())
 		}
 		release()
 	})
@@ -273,8 +273,8 @@ func TestHeldBackOff(t *testing.T) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}
-		if l.tried < 9 || l.tried > 11 {
-			t.Errorf("%d tries in a second, want 10", l.tried)
+		if l.tried.Load() < 9 || l.tried.Load() > 11 {
+			t.Errorf("%d tries in a second, want 10", l.tried.Load())
 		}
 		if r, err := c.Lookup(t.Context(), "another", f.load(0)); r.Status != stampede.Loaded || err != nil {
 			t.Errorf("another key is held back too: %+v, %v", r, err)

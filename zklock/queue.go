@@ -18,7 +18,6 @@ import (
 type ensemble struct {
 	o       Options // all set
 	servers []string
-	domain  string
 	keeper  *backend.Keeper
 	root    string // where the parents of keys are
 	nothing string // a path where nothing is

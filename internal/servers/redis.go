@@ -50,8 +50,14 @@ func RedisReplica(tb testing.TB, primary string, args ...string) *Process {
 	p := Redis(tb, append([]string{"--replicaof", ip + " " + port}, args...)...)
 	client := p.redis()
 	defer client.Close()
+	above := redis.NewClient(&redis.Options{Addr: primary, DialerRetries: 1})
+	defer above.Close()
+	_, port = split(p.Addr)
 	err := p.await("in step with its primary", func(ctx context.Context) error {
-		return infoHas(ctx, client, "master_link_status:up")
+		if err := infoHas(ctx, client, "master_link_status:up"); err != nil {
+			return err
+		}
+		return infoHas(ctx, above, "port="+port+",state=online") // before that WAIT does not count it
 	})
 	if err != nil {
 		tb.Fatalf("servers: %v", err)
