@@ -1,4 +1,5 @@
 # make test    everything the tests need, then all tests with the race detector
+# make test-full  the same, and the suites on clusters that lose members
 # make lint    gofmt, go vet, staticcheck
 # make deps    what each package may import
 # make bench   every benchmark once, also those beside peers in bench/; BENCHTIME=2000x for figures
@@ -9,11 +10,14 @@ TESTFLAGS ?=
 BENCHTIME ?= 1x
 PACKAGES  ?= ./...
 
-.PHONY: test servers lint deps bench demo fmt tools
+.PHONY: test test-full servers lint deps bench demo fmt tools
 .DEFAULT_GOAL := test
 
 test:
 	@. ./.ci/servers; go test $$RACE $(TESTFLAGS) $(PACKAGES)
+
+test-full:
+	@. ./.ci/servers; PADDOCK_SUITE=full go test -timeout 60m $$RACE $(TESTFLAGS) $(PACKAGES)
 
 servers:
 	@. ./.ci/servers

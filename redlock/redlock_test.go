@@ -223,20 +223,24 @@ func (l links) link() conformance.Link {
 var all = []int{0, 1, 2, 3, 4}
 
 func TestConformance(t *testing.T) {
+	servers.Full(t)
 	newCluster(t).conform(t, impatient, Options{}, all)
 }
 
 // TestConformanceDefaultClients is the suite for clients as go-redis makes them, whose commands do not end with their contexts,
 // and with faults on the ways to a majority only.
 func TestConformanceDefaultClients(t *testing.T) {
+	servers.Full(t)
 	newCluster(t).conform(t, redis.Options{}, Options{}, []int{0, 2, 4})
 }
 
 func TestConformanceNoFence(t *testing.T) {
+	servers.Full(t)
 	newCluster(t).conform(t, impatient, Options{NoFence: true}, all)
 }
 
 func TestConformanceMinorityDown(t *testing.T) {
+	servers.Full(t)
 	c := newCluster(t)
 	c.up = []int{1, 2, 4}
 	c.nodes[0].Kill()
@@ -246,6 +250,7 @@ func TestConformanceMinorityDown(t *testing.T) {
 
 // Close waits for what the stopped nodes may have.
 func TestConformanceMinorityStopped(t *testing.T) {
+	servers.Full(t)
 	c := newCluster(t)
 	c.up = []int{0, 2, 3}
 	c.nodes[1].Pause()

@@ -51,6 +51,14 @@ func missing(tb testing.TB, what string) {
 	tb.Skipf("servers: %s", what)
 }
 
+// Full skips a test of the full suite: on clusters, with members down, for minutes. PADDOCK_SUITE=full runs it.
+func Full(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv("PADDOCK_SUITE") != "full" {
+		tb.Skip("full suite: PADDOCK_SUITE=full runs it")
+	}
+}
+
 // program finds an executable, or ends the test naming the package to install.
 func program(tb testing.TB, name, install string) string {
 	tb.Helper()
