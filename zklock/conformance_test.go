@@ -52,10 +52,10 @@ func TestConformance(t *testing.T) {
 		"MinorityDown": func(tb testing.TB, q *servers.Quorum) { q.Nodes[(q.Leader(tb)+1)%3].Kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			nodes := 1
-			if down != nil {
-				servers.Full(t)
-				nodes = 3
+			servers.Full(t)
+			nodes := 3
+			if down == nil {
+				nodes = 1
 			}
 			q := tidying(t, nodes)
 			if down != nil {

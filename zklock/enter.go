@@ -32,7 +32,7 @@ func (s *session) enter(ctx context.Context, n *node, note string) ([]string, er
 		} else {
 			m = s.launch(n.parent, true, parent, create)
 		}
-		children, stat, unlisted := s.conn.Children(n.parent)
+		children, stat, unlisted := s.list(n.parent, m)
 		<-m.over
 		err := m.err
 		switch {
@@ -68,6 +68,19 @@ func (s *session) enter(ctx context.Context, n *node, note string) ([]string, er
 		n.none = true
 		return nil, err
 	}
+}
+
+// list returns the children of parent, behind m. What has failed by now left nothing to be listed, and on a link that is cut the
+// question would wait for the next.
+func (s *session) list(parent string, m *multi) ([]string, *zk.Stat, error) {
+	select {
+	case <-m.over:
+		if m.err != nil {
+			return nil, nil, m.err
+		}
+	default:
+	}
+	return s.conn.Children(parent)
 }
 
 // maxEntries is how often others may make or remove the parent in front of one attempt.
