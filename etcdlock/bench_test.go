@@ -17,9 +17,9 @@ import (
 )
 
 func BenchmarkConformance(b *testing.B) {
-	endpoints := servers.SharedEtcd(b)
+	endpoints, prefix := servers.SharedEtcd(b), "bench-"+uuid.NewString()
 	conformance.Benchmark(b, conformance.Backend{Open: func(tb testing.TB) paddock.Locker {
-		return open(tb, connect(tb, endpoints), &etcdlock.Options{Prefix: "bench-" + uuid.NewString()})
+		return open(tb, connect(tb, endpoints), &etcdlock.Options{Prefix: prefix})
 	}})
 }
 
