@@ -246,32 +246,26 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 		k.clean.undo(a)
 		return nil, a, errSilent
 	}
-	lease, err := bridge.Lease(nil), answer.err
+	err := answer.err
 	if err == nil {
+		var lease bridge.Lease
 		if lease, err = k.grant(ctx, outer, a, answer.Grant, r); err == nil {
 			return lease, a, nil
 		}
+	}
+	refused := errors.Is(answer.err, paddock.ErrHeld) || isPermanent(answer.err)
+	if !refused || a.Slow || k.slow(a.begun) { // what was refused may be under way once more
 		k.clean.undo(a)
 	}
-	twin := answer.err != nil && (a.Slow || k.slow(a.begun)) // what was refused may be under way once more
 	switch {
 	case errors.Is(err, paddock.ErrHeld):
 		if held := (*paddock.HeldError)(nil); !errors.As(err, &held) {
 			err = &paddock.HeldError{Key: a.Key}
 		}
-		if twin {
-			k.clean.undo(a)
-		}
 	case isPermanent(err):
-		if twin {
-			k.clean.undo(a)
-		}
 		err = fmt.Errorf("%w: acquire %q: %w", paddock.ErrUnavailable, a.Key, err)
-	case answer.err != nil:
-		k.clean.undo(a)
-		if callCtx.Err() != nil { // whose end is not the end of the caller's
-			err = errSilent
-		}
+	case answer.err != nil && callCtx.Err() != nil: // whose end is not the end of the caller's
+		err = errSilent
 	}
 	return nil, a, err
 }
