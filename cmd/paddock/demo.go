@@ -162,7 +162,7 @@ const expiriesLimit = 8
 // play lets the value expire, and once more where that proved nothing:
 //
 // Without paddock, because on a server that answers within microseconds, and a machine that is busy with other things, one
-// request may be through before the others begin. That one alone recomputed is luck then.
+// request may be through before the others begin. That no two recomputed at once is luck then.
 //
 // With paddock, because a process that is not let run cannot renew a lock, nor a server that is not. That is what the TTL is there for; but
 // the question of the row with the short one is what happens to those who do run.

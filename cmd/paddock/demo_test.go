@@ -303,6 +303,7 @@ func TestRow(t *testing.T) {
 		{"none", safe, good, nil, 0, false},
 		{"an answer is missing", safe, good[1:], computes(0, 200), 1, false},
 		{"one, by luck", broken, good, computes(0, 200), 1, false},
+		{"one after the other, by luck", broken, good, computes(0, 200, 200, 400), 1, false},
 		{"two at once, as it should", broken, good, computes(0, 200, 100, 300), 2, true},
 		{"three, two at once", broken, good, computes(0, 200, 100, 300, 250, 450), 2, true},
 	} {

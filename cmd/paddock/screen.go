@@ -15,7 +15,7 @@ import (
 // row is what a variant came to.
 type row struct {
 	variant variant
-	lucky   int      // expiries before this one at which only one recomputed, without any right to
+	lucky   int      // expiries before this one at which no two recomputed at once, without any right to
 	void    []string // why expiries before this one proved nothing
 	start   time.Time
 	outcome
@@ -77,7 +77,7 @@ func (r row) asItShould() bool {
 	if r.variant.safe() {
 		return len(r.Computes) == 1 && r.maxHolders() == 1
 	}
-	return len(r.Computes) > 1
+	return r.maxHolders() > 1
 }
 
 // ms is d in milliseconds, to a hundredth.

@@ -38,7 +38,7 @@ func newMesh(nodes int, pid func(node int) int) *mesh {
 // front makes at reach from, or anyNode, what to listens on at target. A
 // greeting, if not nil, passes on the first that is sent, in its own words.
 func (m *mesh) front(at string, from, to int, target string, greeting func(dst io.Writer, src io.Reader) error) error {
-	l, err := net.Listen("tcp", at)
+	l, err := listenAt(at)
 	if err != nil {
 		return err
 	}

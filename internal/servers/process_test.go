@@ -2,12 +2,14 @@ package servers
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -66,5 +68,27 @@ func TestAddressesDiffer(t *testing.T) {
 			t.Fatalf("%s was given out twice", addr)
 		}
 		seen[addr] = true
+	}
+}
+
+// A process on its way to its own program does not take a proxy's address away.
+func TestAddressWhileStarting(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	defer starting.Wait()
+	defer stop()
+	for range 4 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.Command("true").Run()
+			}
+		})
+	}
+	addr := address()
+	for range 2_000 {
+		l, err := listenAt(addr)
+		must(t, err)
+		l.Close()
 	}
 }

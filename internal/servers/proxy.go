@@ -127,7 +127,7 @@ func (p *Proxy) settle() {
 
 // listen is called with mu held.
 func (p *Proxy) listen() {
-	l, err := net.Listen("tcp", p.Addr)
+	l, err := listenAt(p.Addr)
 	if err != nil {
 		p.tb.Errorf("servers: proxy: %v", err)
 		return

@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Addresses of servers that run already, as host:port; lists are separated by
@@ -130,6 +131,18 @@ func address() string {
 			return addr
 		} else if !errors.Is(err, syscall.EADDRINUSE) || port > 32_000 {
 			panic(fmt.Sprintf("servers: no address to listen on: %v", err))
+		}
+	}
+}
+
+// listenAt listens on an address of this binary's. One that was closed a moment
+// ago may still be taken: a process that is being started has a copy of every
+// socket until it executes its own program.
+func listenAt(addr string) (net.Listener, error) {
+	for end := time.Now().Add(startLimit); ; time.Sleep(pollEvery) {
+		l, err := net.Listen("tcp", addr)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			return l, err
 		}
 	}
 }

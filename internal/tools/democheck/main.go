@@ -34,7 +34,7 @@ func main() {
 		if protected {
 			right = right && v.Recomputes == 1 && v.MaxHolders == 1
 		} else {
-			right = right && v.Recomputes > 1
+			right = right && v.Recomputes > 1 && v.MaxHolders > 1
 		}
 		fmt.Printf("%-18s %d requests, %d recomputes, at most %d at once: %v\n", v.Name, v.Requests, v.Recomputes, v.MaxHolders, right)
 		ok = ok && right
