@@ -31,10 +31,14 @@ func (t *trial) nothingLeft() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), soon+3*t.lively())
 	defer cancel()
+	var left []string
 	for {
-		left, err := t.b.Left(ctx)
-		if err == nil && len(left) == 0 {
+		now, err := t.b.Left(ctx)
+		if err == nil && len(now) == 0 {
 			return
+		}
+		if err == nil || len(now) > 0 {
+			left = now
 		}
 		if ctx.Err() != nil {
 			t.Errorf("left behind: %q, %v. Rule 19: %s", left, err, ruleNoKey)

@@ -42,8 +42,12 @@ func endsAtDeadline(t *trial) {
 	if d := deadline.Sub(begun); d > lease.TTL() {
 		t.Fatalf("Deadline is %v away; the TTL is %v", d, lease.TTL())
 	}
-	for lease.Err() == nil {
-		deadline = lease.Deadline() // a session's moves, also for a lease that is not renewed itself
+	for {
+		d := lease.Deadline() // a session's moves, also for a lease that is not renewed itself
+		if lease.Err() != nil {
+			break // d may have moved after the end
+		}
+		deadline = d
 		if late := time.Since(deadline); late > 0 && lease.Err() == nil && lease.Deadline().Equal(deadline) {
 			t.Fatalf("Err is nil %v after Deadline", late)
 		}

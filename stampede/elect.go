@@ -28,12 +28,19 @@ func (f *flight[V]) run() {
 			return
 		}
 		if f.c.heldFor(f.key) <= 0 {
+			begun := time.Now()
 			lease, err := f.try()
 			if err == nil {
 				f.lead(lease, nil)
 				return
 			}
 			if !errors.Is(err, paddock.ErrHeld) {
+				if f.patience.Err() != nil {
+					f.unanswered(begun, err)
+				}
+				if f.detour() != nil { // which ended the try
+					continue
+				}
 				f.lockerDown(err)
 				return
 			}
@@ -57,7 +64,7 @@ func (f *flight[V]) run() {
 
 func (f *flight[V]) try() (*paddock.Lease, error) {
 	defer f.batch.slot()()
-	return f.p.Locker.TryAcquire(f.ctx, f.c.lockKey(f.key), &paddock.Options{
+	return f.p.Locker.TryAcquire(f.patience, f.c.lockKey(f.key), &paddock.Options{
 		TTL: f.p.LockTTL, NoRenew: f.p.NoRenew,
 		MaxHold: f.p.LoadTimeout + f.p.LockTTL + 2*f.c.o.StoreTimeout, // a load that hangs does not hold on for ever
 	})
@@ -122,9 +129,10 @@ func (f *flight[V]) pause(w *watch) (over bool) {
 		look := !try || !w.looked
 		w.looked = !try
 		return look && f.look()
-	case <-f.force:
-		return false
-	case <-f.ctx.Done():
+	case <-f.patience.Done():
+		if f.ctx.Err() == nil {
+			return false
+		}
 		f.fail(context.Cause(f.ctx))
 		return true
 	}
@@ -142,10 +150,7 @@ func (f *flight[V]) look() (over bool) {
 		}
 		f.c.mu.Lock()
 		defer f.c.mu.Unlock()
-		if f.forced == nil {
-			f.forced = &detour{cause: got.err, storeless: true}
-			close(f.force)
-		}
+		f.take(&detour{cause: got.err, storeless: true})
 		return false
 	case f.known(got, before):
 		return true
@@ -177,16 +182,34 @@ func (f *flight[V]) lockerDown(err error) {
 		f.fail(context.Cause(f.ctx))
 		return
 	}
+	err = f.outage(err)
+	if errors.Is(err, paddock.ErrInvalid) {
+		f.fail(err)
+		return
+	}
+	f.unlocked(err)
+}
+
+// outage notes that the lock could not be tried for.
+func (f *flight[V]) outage(err error) error {
 	err = fmt.Errorf("%w: %w", ErrLockerDown, err)
 	if f.c.obs.LockerDown != nil {
 		f.c.obs.LockerDown(f.key, err)
 	}
-	if errors.Is(err, paddock.ErrInvalid) { // of this key, not of the service
-		f.fail(err)
-		return
+	if !errors.Is(err, paddock.ErrInvalid) { // that is of this key, not of the service
+		f.p.outage.Store(&outage{until: time.Now().Add(outagePause), err: err})
 	}
-	f.p.outage.Store(&outage{until: time.Now().Add(outagePause), err: err})
-	f.unlocked(err)
+	return err
+}
+
+// silentTry is how long a Locker may take to answer a try before it counts as one that does not.
+const silentTry = 1500 * time.Millisecond
+
+// unanswered notes a try that was sent at begun and ended because nobody had the patience to wait for its answer.
+func (f *flight[V]) unanswered(begun time.Time, err error) {
+	if took := time.Since(begun); took >= silentTry {
+		_ = f.outage(fmt.Errorf("no answer for %v: %w", took.Round(time.Millisecond), err))
+	}
 }
 
 // unlocked is what the policy says to do without the Locker.

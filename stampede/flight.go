@@ -21,8 +21,11 @@ type flight[V any] struct {
 	batch  *batch[V]       // that it began as a part of, or nil
 	ctx    context.Context // the first caller's values; ends when nobody waits any more
 	cancel context.CancelCauseFunc
-	seen   string // writer of the entry that is to be replaced although it is fresh
-	insist bool   // a failure that is remembered does not count
+	// patience is what lock and other loads are waited for with: it ends with ctx, and when there is a detour to take.
+	patience   context.Context
+	noPatience context.CancelFunc
+	seen       string // writer of the entry that is to be replaced although it is fresh
+	insist     bool   // a failure that is remembered does not count
 
 	// The cache's mu guards what follows.
 	members    map[*member[V]]struct{}
@@ -33,7 +36,6 @@ type flight[V any] struct {
 	storing    bool // the Put was sent: joining is of no use any more
 	over       bool // cannot be joined
 	forced     *detour
-	force      chan struct{} // closed when forced is set
 }
 
 // detour is a load without what is missing.
@@ -97,11 +99,18 @@ func (c *Cache[V]) join(v *visit[V], by *detour) (*member[V], error) {
 		f, first = c.start(v), true
 	}
 	f.blocking = f.blocking || !v.anew // who has something to serve need not wait for a refresh
-	if by != nil && f.forced == nil {
-		f.forced = by
-		close(f.force)
+	if by != nil {
+		f.take(by)
 	}
 	return f.add(v, first), nil
+}
+
+// take sets the detour to take, unless there is one. The caller holds mu.
+func (f *flight[V]) take(d *detour) {
+	if f.forced == nil {
+		f.forced = d
+		f.noPatience()
+	}
 }
 
 // lead starts a flight for v's key and joins it, unless the key is being loaded already.
@@ -134,10 +143,11 @@ func (c *Cache[V]) idleKey(key string) bool {
 func (c *Cache[V]) start(v *visit[V]) *flight[V] {
 	f := &flight[V]{
 		c: c, key: v.key, p: v.p, load: v.load, batch: v.batch, seen: v.first, insist: v.anew,
-		members: map[*member[V]]struct{}{}, force: make(chan struct{}),
+		members: map[*member[V]]struct{}{},
 	}
 	f.batch.expect()
 	f.ctx, f.cancel = context.WithCancelCause(marked(context.WithoutCancel(v.ctx), c, v.key, f))
+	f.patience, f.noPatience = context.WithCancel(f.ctx)
 	c.flights[v.key] = f
 	c.running[f] = struct{}{}
 	go f.run()

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/paddock-go/paddock/memlock"
 	"github.com/paddock-go/paddock/stampede"
 )
 
@@ -157,6 +158,37 @@ func TestRefresh(t *testing.T) {
 		}
 		if r, err := c.Refresh(t.Context(), "k", f.load(0)); err != nil || r.Status != stampede.Loaded {
 			t.Errorf("a refresh after a failure: %+v, %v; want that it tries", r, err)
+		}
+	})
+}
+
+// TestChangeOfBackend: while a fleet changes the Locker of a key, there is one load for each of the two, and nothing stays old.
+func TestChangeOfBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		other := memlock.New(&memlock.Options{Domain: "other", Latency: rtt})
+		defer other.Close()
+		p := stampede.Policy{TTL: time.Minute, OnContention: stampede.Wait}
+		was, is := f.process(p, nil), (*stampede.Cache[string])(nil)
+		p.Locker = other
+		is = f.process(p, nil)
+		for round := range 5 {
+			f.loads.Store(0)
+			herd(t, 50, f.load(100*time.Millisecond), was, is)
+			if n := f.loads.Load(); n < 1 || n > 2 {
+				t.Errorf("round %d: %d loads over two lockers, want one each at most", round, n)
+			}
+			source := "changed"
+			changed := func(context.Context) (string, error) { return source, nil }
+			if err := was.Invalidate(t.Context(), "k"); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []*stampede.Cache[string]{is, was} {
+				if v, err := c.Get(t.Context(), "k", changed); v != source || err != nil {
+					t.Errorf("round %d: after a change %q, %v", round, v, err)
+				}
+			}
+			time.Sleep(2 * time.Minute)
 		}
 	})
 }

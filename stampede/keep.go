@@ -124,7 +124,11 @@ func (c *Cache[V]) work() {
 		}
 		k := c.due[0]
 		c.due = c.due[1:]
+		stopped := k.stopped
 		c.mu.Unlock()
+		if stopped {
+			continue
+		}
 		next := k.tend()
 		c.mu.Lock()
 		if k.queued = false; !k.stopped && !c.closed {

@@ -19,7 +19,7 @@ type limit struct {
 
 // within returns a context with ctx's values that ends with it, and at least l.wait and at most a quarter more from now.
 func (l *limit) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	short := l.deadline(ctx)
+	short := l.deadline(ctx, time.Now())
 	if short == ctx || ctx.Done() == nil {
 		return short, func() {}
 	}
@@ -30,9 +30,9 @@ func (l *limit) within(ctx context.Context) (context.Context, context.CancelFunc
 
 // deadline is within for what a caller does on its own goroutine: what is returned may end later than ctx if ctx is cancelled, but not
 // if ctx has a deadline. To listen to both would cost more than all else that a hit costs.
-func (l *limit) deadline(ctx context.Context) context.Context {
-	now := time.Now()
-	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= l.wait {
+func (l *limit) deadline(ctx context.Context, now time.Time) context.Context {
+	end, ok := ctx.Deadline()
+	if ok && end.Sub(now) <= l.wait {
 		return ctx
 	}
 	l.mu.Lock()
@@ -40,6 +40,9 @@ func (l *limit) deadline(ctx context.Context) context.Context {
 	if l.end.Sub(now) < l.wait {
 		l.end = now.Add(l.wait + l.wait/4)
 		l.shared, l.cancel = context.WithDeadline(context.Background(), l.end)
+	}
+	if ok && end.Before(l.end) {
+		return ctx
 	}
 	return limited{l.shared, ctx}
 }

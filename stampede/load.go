@@ -226,7 +226,7 @@ func (f *flight[V]) entry(l loaded[V]) Entry {
 		var err error
 		if e.Value, err = f.c.encode(l.value); err != nil { // of use to its callers all the same
 			f.c.undecodable(f.key, err)
-			return Entry{}
+			return Entry{Writer: e.Writer}
 		}
 		e.TTL, e.StaleFor = f.c.jittered(f.p, f.p.TTL), f.p.StaleFor
 	case NotFound:
@@ -235,7 +235,7 @@ func (f *flight[V]) entry(l loaded[V]) Entry {
 		e.TTL, e.Failure = f.p.ErrorTTL, message(l.err)
 	}
 	if e.TTL <= 0 {
-		return Entry{}
+		return Entry{Writer: e.Writer}
 	}
 	return e
 }

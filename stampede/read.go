@@ -37,6 +37,15 @@ type found[V any] struct {
 // returned is nil. The error is ctx's.
 func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V], lead bool, err error) {
 	r, lead := c.round(key)
+	returned := false
+	defer func() {
+		if lead && !returned { // the store panicked: that is not to be waited for
+			if r != nil && !r.over() {
+				close(r.done)
+			}
+			c.next(key)
+		}
+	}()
 	if r == nil { // nobody else can have it
 		f = c.fetch(ctx, key)
 	} else {
@@ -61,6 +70,7 @@ func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V]
 		}
 		f = r.found
 	}
+	returned = true
 	if lead && ctx.Err() != nil && (f == nil || f.err != nil) {
 		c.next(key)
 		return nil, false, ended(ctx, key)
@@ -142,7 +152,7 @@ func (c *Cache[V]) fetch(ctx context.Context, key string) *found[V] {
 	if f.err = c.silence.now(f.at); f.err != nil {
 		return f
 	}
-	es, err := c.store.Get(c.limit.deadline(ctx), c.storeKey(key))
+	es, err := c.store.Get(c.limit.deadline(ctx, f.at), c.storeKey(key))
 	if err != nil {
 		f.err = fmt.Errorf("%w: %w", ErrStoreDown, err)
 		if ctx.Err() == nil {

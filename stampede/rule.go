@@ -3,6 +3,7 @@ package stampede
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -15,9 +16,9 @@ import (
 type rule struct {
 	Policy
 	items   []item
-	backend string        // of the Locker; "" without one
-	bypass  chan struct{} // has room for as many loads as may run without the lock
-	outage  atomic.Pointer[outage]
+	backend string                  // of the Locker; "" without one
+	bypass  chan struct{}           // has room for as many loads as may run without the lock
+	outage  *atomic.Pointer[outage] // of the Locker, for all rules that have it
 }
 
 // outage is a time in which a Locker that could not be reached is not tried again: with one that is silent, every try takes a while.
@@ -50,7 +51,7 @@ func (ps Policies) compile() ([]*rule, error) {
 	}
 	rules := make([]*rule, len(ps))
 	for i, p := range ps {
-		r := &rule{Policy: p}
+		r := &rule{Policy: p, outage: new(atomic.Pointer[outage])}
 		err := r.check()
 		for j := range i {
 			if err == nil && covers(rules[j].items, r.items) {
@@ -61,9 +62,18 @@ func (ps Policies) compile() ([]*rule, error) {
 		if err != nil {
 			return nil, newPolicyError(i, p.Pattern, err)
 		}
+		for _, earlier := range rules[:i] {
+			if sameLocker(earlier.Locker, r.Locker) {
+				r.outage = earlier.outage
+			}
+		}
 		rules[i] = r
 	}
 	return rules, nil
+}
+
+func sameLocker(a, b paddock.Locker) bool {
+	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
 }
 
 // check refuses what cannot work, and fills in what zero means.

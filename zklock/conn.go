@@ -151,21 +151,23 @@ func (h *hosts) Next() (string, bool) {
 }
 
 const (
-	minRedial = 20 * time.Millisecond // between two rounds over the servers
-	maxRedial = time.Second
+	minRedial  = 20 * time.Millisecond // between two rounds over the servers
+	maxRedial  = time.Second
+	flushEvery = 5 * time.Second
 )
 
-// stuck reports whether the session is over, or, once, that its client is not connected again soon: the requests that it
-// was given at the last moment would wait for that.
+// stuck reports whether the session is over, or, now and then, that its client is not connected again soon: the requests
+// that it was given at the last moment, or by somebody who had seen it connected and was not let run since, would wait
+// for that.
 func (s *session) stuck() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return true
 	}
-	stuck := !s.parted.IsZero() && time.Since(s.parted) > maxRedial
+	stuck := !s.joined && !s.flush.IsZero() && time.Now().After(s.flush)
 	if stuck {
-		s.parted = time.Time{}
+		s.flush = time.Now().Add(flushEvery)
 	}
 	return stuck
 }

@@ -38,7 +38,7 @@ type session struct {
 	cause   error     // why it has
 	failure error     // of the last dial
 	tries   int       // dials since the session was last let in
-	parted  time.Time // when the link broke; zero once that was dealt with
+	flush   time.Time // when requests that were not sent fail, if the link is still down; zero before it first stood
 	busy    int       // attempts and leases that hang on it
 	proof   proof
 	watches map[string]*watch
@@ -91,7 +91,9 @@ func (s *session) event(ev zk.Event) {
 		s.mu.Lock()
 		if s.joined && s.known {
 			s.up = make(chan struct{})
-			s.parted = time.Now()
+		}
+		if s.joined {
+			s.flush = time.Now().Add(maxRedial)
 		}
 		s.joined = false
 		s.mu.Unlock()
