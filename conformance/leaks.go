@@ -78,7 +78,7 @@ func goroutines() map[string]int {
 
 // noGoroutine uses Lockers in every way, several times, and looks for goroutines whose number has grown with that.
 func noGoroutine(t *trial) {
-	const cycles = 4
+	const cycles, rounds = 4, 3
 	cycle := func() bool {
 		return t.Run("Cycle", func(tt *testing.T) { // with a clean-up of its own, for what Open opened
 			sub := *t
@@ -89,25 +89,37 @@ func noGoroutine(t *trial) {
 	if !cycle() { // what is started once, and stays
 		return
 	}
-	before := goroutines()
-	for range cycles {
-		if !cycle() {
-			return
-		}
-	}
 	var grown map[string]int
-	for until := time.Now().Add(soon); ; time.Sleep(10 * time.Millisecond) {
-		grown = goroutines()
-		maps.DeleteFunc(grown, func(stack string, n int) bool { return n-before[stack] < cycles })
+	for range rounds { // what others started meanwhile does not grow again and again
+		before := goroutines()
+		for range cycles {
+			if !cycle() {
+				return
+			}
+		}
+		last := grown
+		grown = growth(before, cycles, soon)
+		maps.DeleteFunc(grown, func(stack string, _ int) bool { return last != nil && last[stack] == 0 })
 		if len(grown) == 0 {
 			return
 		}
-		if time.Now().After(until) {
-			break
-		}
 	}
 	for stack, n := range grown {
-		t.Errorf("%d times opened, used and closed, Lockers leave %d goroutines more: %s", cycles, n-before[stack], stack)
+		t.Errorf("%d times opened, used and closed, Lockers leave %d goroutines more: %s", cycles, n, stack)
+	}
+}
+
+// growth says of which goroutines there are least more than before, and goes on to be so for limit.
+func growth(before map[string]int, least int, limit time.Duration) map[string]int {
+	for until := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		grown := goroutines()
+		for stack := range grown {
+			grown[stack] -= before[stack]
+		}
+		maps.DeleteFunc(grown, func(_ string, n int) bool { return n < least })
+		if len(grown) == 0 || time.Now().After(until) {
+			return grown
+		}
 	}
 }
 

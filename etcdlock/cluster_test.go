@@ -17,7 +17,6 @@ const long = 15 * time.Second
 
 // A holder and a waiter go on when another member leads.
 func TestLeaderKilled(t *testing.T) {
-	servers.Full(t)
 	t.Parallel()
 	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
@@ -51,7 +50,6 @@ func TestLeaderKilled(t *testing.T) {
 
 // Without a majority: errors in time, a holder that knows, and all as before when the majority is back.
 func TestMajorityDown(t *testing.T) {
-	servers.Full(t)
 	t.Parallel()
 	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
@@ -107,7 +105,6 @@ func TestMajorityDown(t *testing.T) {
 
 // A holder whose only member is cut off from the others knows before the next holder enters, each time.
 func TestIsolatedLeader(t *testing.T) {
-	servers.Full(t)
 	t.Parallel()
 	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
@@ -149,7 +146,6 @@ func TestIsolatedLeader(t *testing.T) {
 
 // Two of three members are silent to the client: every request may take the time that one may take, and no lease is lost.
 func TestSilentMembers(t *testing.T) {
-	servers.Full(t)
 	t.Parallel()
 	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
@@ -191,7 +187,6 @@ func TestSilentMembers(t *testing.T) {
 
 // A rolling restart of the cluster costs holders and waiters nothing.
 func TestRollingRestart(t *testing.T) {
-	servers.Full(t)
 	t.Parallel()
 	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())

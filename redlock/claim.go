@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"time"
 
+	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
 	"github.com/paddock-go/paddock/fencing"
 )
@@ -36,13 +36,16 @@ type claim struct {
 	over    chan struct{} // closed when voting is
 	settled chan struct{} // closed when won or lost
 
-	mu     sync.Mutex
-	vote   vote
-	stage  stage
-	led    bool          // leads is closed
-	closed bool          // nothing more may be asked for; what is granted from now on is given back
-	ttl    time.Duration // the longest that a node may have been asked for
-	cause  error         // of the loss, unless it is in the answers
+	news    chan struct{}   // a node has given back, or could not be told; has room for one
+
+	mu       sync.Mutex
+	vote     vote
+	stage    stage
+	led      bool          // leads is closed
+	closed   bool          // nothing more may be asked for; what is granted from now on is given back
+	released bool          // somebody has waited for that
+	ttl      time.Duration // the longest that a node may have been asked for
+	cause    error         // of the loss, unless it is in the answers
 }
 
 // seat is one node's part of a claim. The claim's mu guards it.
@@ -52,21 +55,24 @@ type seat struct {
 	i     int
 
 	asking bool // a request that may create the lock is under way
-	unsure bool // one had no answer, or so late that its client may have repeated it: it may arrive at any time
-	giving int  // calls to give it back
-	given  bool // the node has confirmed that it has nothing of the claim any more
-	had    bool // and that it had the lock
-}
+	unsure bool // one had no answer, or was sent twice: it may arrive at any time
 
-// slowCall is the time after which a client may have sent a request twice.
-const slowCall = 5 * time.Millisecond
+	// What is to be given back is told to the node once, and if that fails it is the node's debt (see debts.go).
+	calls    int  // of giveBack, under way or to come
+	telling  bool // one of them is at it
+	owed     bool
+	doubtful bool // the node was told, and did not answer: it may have done it
+	refusing bool // the last that was heard of the node was an error, at once
+	given    bool // the node has confirmed that it has nothing of the claim any more
+	had      bool // and it had the lock, as far as is known
+}
 
 func (q *quorum) claim(ctx context.Context, a *backend.Attempt) *claim {
 	c := &claim{
 		names: q.names(a.Key), key: a.Key, owner: a.Owner, note: a.Note,
 		ctx: context.WithoutCancel(ctx), asked: a.TTL, ttl: a.TTL, timeout: q.patience(a.TTL),
 		seats: make([]seat, len(q.nodes)), vote: newVote(len(q.nodes), q.fences),
-		leads: make(chan struct{}), over: make(chan struct{}), settled: make(chan struct{}),
+		leads: make(chan struct{}), over: make(chan struct{}), settled: make(chan struct{}), news: make(chan struct{}, 1),
 	}
 	for i := range c.seats {
 		c.seats[i] = seat{claim: c, node: q.nodes[i], i: i, asking: true}
@@ -97,7 +103,7 @@ func (s *seat) stand() (bool, error) {
 		sent := time.Now()
 		a := s.node.grant(c)
 		took := time.Since(sent)
-		if withdrawn := s.answered(a, took > slowCall && s.node.repeats); withdrawn {
+		if withdrawn := s.answered(a); withdrawn {
 			_, _ = s.giveBack(false) // what fails goes on in the background
 			return false, errWithdrawn
 		}
@@ -123,24 +129,18 @@ const (
 var errWithdrawn = errors.New("the vote was over")
 
 // answered takes in an answer, and reports whether it has come too late.
-func (s *seat) answered(a answer, slow bool) (withdrawn bool) {
+func (s *seat) answered(a answer) (withdrawn bool) {
 	c := s.claim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.asking = false
-	s.unsure = s.unsure || slow || a.ballot == failed && !unsent(a.err)
+	s.unsure = s.unsure || a.stray
 	c.vote.answers[s.i] = a
 	if c.closed || c.stage == lost {
 		return true
 	}
 	c.step()
 	return false
-}
-
-// unsent reports whether err says that nothing was sent the last time.
-func unsent(err error) bool {
-	var op *net.OpError
-	return errors.Is(err, errBacklog) || errors.As(err, &op) && op.Op == "dial"
 }
 
 // askAgain waits for a moment, and reports whether the node is to be asked again: others should give way soon.
@@ -251,37 +251,65 @@ func (c *claim) close() {
 }
 
 // giveBack has the node give up what it has of a claim that is closed or lost. In the end of an undo, which is due when
-// requests may be under way, the node refuses those too; otherwise who waits for an answer gives back when it comes.
+// requests may be under way, the node refuses those too; otherwise who waits for an answer gives back when it comes. What the
+// node could not be told it owes from then on.
 func (s *seat) giveBack(undo bool) (had bool, err error) {
 	c := s.claim
 	c.mu.Lock()
-	if s.asking && !undo && !s.given {
+	switch {
+	case s.nothing():
+		s.returned(false)
+		had = s.had
 		c.mu.Unlock()
-		return false, errUnderWay
+		return had, nil
+	case s.telling || s.owed:
+		err = errOwed
+	case s.asking && !undo:
+		err = errUnderWay
 	}
-	if s.nothing() {
-		s.given = true
-		defer c.mu.Unlock()
-		return s.had, nil
-	}
-	mark, ttl := s.asking || s.unsure, c.ttl
-	s.giving++
-	c.mu.Unlock()
-	for end := time.Now().Add(c.timeout); ; {
-		had, err = s.node.release(c, mark)
-		if !errors.Is(err, errSilent) || time.Now().After(end) {
-			break
-		} // else again, on a connection that may be better
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.giving--
 	if err != nil {
-		s.node.owe(s, ttl)
+		c.mu.Unlock()
 		return false, err
 	}
-	s.given, s.had = true, s.had || had
+	s.telling = true
+	mark, ttl := s.asking || s.unsure, c.ttl
+	c.mu.Unlock()
+
+	had, err = s.node.release(c, mark)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.telling = false
+	if err != nil {
+		s.untold(err)
+		s.owed = s.node.owe(s, ttl)
+		return false, err
+	}
+	s.returned(had)
 	return s.had, nil
+}
+
+// returned takes in that the node has nothing of the claim any more, and whether it had the lock before. Called with mu held.
+func (s *seat) returned(had bool) {
+	s.had = s.had || had || s.doubtful
+	s.given, s.owed, s.doubtful = true, false, false
+	s.claim.tell()
+}
+
+// untold takes in that the node could not be told to give back, because of err. Called with mu held.
+func (s *seat) untold(err error) {
+	silent := errors.Is(err, errSilent)
+	s.doubtful = s.doubtful || silent
+	s.refusing = !silent
+	s.claim.tell()
+}
+
+// tell says that there is news.
+func (c *claim) tell() {
+	select {
+	case c.news <- struct{}{}:
+	default:
+	}
 }
 
 // nothing reports whether the node has nothing of the claim, and will not have. Called with mu held.
@@ -290,38 +318,57 @@ func (s *seat) nothing() bool {
 	return s.given || !s.asking && !s.unsure && (b == refused || b == failed)
 }
 
-// clean is nothing, for others.
-func (s *seat) clean() bool {
-	s.claim.mu.Lock()
-	defer s.claim.mu.Unlock()
-	return s.nothing()
-}
+var (
+	errUnderWay = errors.New("a request for the lock is under way")
+	errOwed     = errors.New("the node is being told")
+)
 
-var errUnderWay = errors.New("a request for the lock is under way")
-
-// stalled reports whether no node that answers has still to give back.
-func (c *claim) stalled() bool {
+// undone is what an undo has come to: nil when a majority has confirmed it. What the others have is in the background's hands;
+// wait says that it is not yet, of a node that may well answer.
+func (c *claim) undone() (wait bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.seats {
-		if s := &c.seats[i]; s.giving > 0 && !s.node.silent(backlogged) {
-			return false
-		}
-	}
-	return true
-}
-
-// returned is how many nodes have confirmed that they have nothing of the claim any more, and how many of them had the lock.
-func (c *claim) returned() (given, had int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	given, busy := 0, 0
 	for i := range c.seats {
 		if s := &c.seats[i]; s.given {
+			given++
+		} else if s.calls > 0 && !s.node.silent(silence) {
+			busy++
+		}
+	}
+	if given >= c.vote.majority {
+		return false, nil
+	}
+	return busy > 0, fmt.Errorf("redlock: %d of %d nodes have undone the attempt", given, len(c.seats))
+}
+
+// outcome is what a release has come to, likewise. It is lost when a majority cannot have had the lock. A node that fell silent
+// when it was told is taken to have had it.
+func (c *claim) outcome(patient bool) (wait bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	given, had, busy, refusing := 0, 0, 0, 0
+	for i := range c.seats {
+		switch s := &c.seats[i]; {
+		case s.given:
 			given++
 			if s.had {
 				had++
 			}
+		case s.calls > 0 && !s.node.silent(silence):
+			busy++
+		case s.refusing:
+			refusing++
 		}
 	}
-	return given, had
+	n, majority := len(c.seats), c.vote.majority
+	switch {
+	case had >= majority:
+		return false, nil
+	case n-given+had < majority:
+		return false, paddock.ErrLost
+	case busy == 0 && given >= majority:
+		return false, nil
+	}
+	return busy > 0 || patient && n-refusing >= majority, fmt.Errorf("redlock: %d of %d nodes have released the lock", given, n)
 }

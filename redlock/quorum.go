@@ -93,6 +93,7 @@ func (c conn) SetNX(string, string, time.Duration) (bool, error) {
 
 func (c conn) Eval(*redsyncredis.Script, ...any) (any, error) {
 	defer c.seat.node.end(1)
+	defer c.seat.called()
 	had, err := c.seat.giveBack(c.undo)
 	if had || (c.undo && err == nil) {
 		return int64(1), nil
@@ -110,6 +111,7 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 	m := q.mutex(c, false, redsync.WithTries(1), redsync.WithExpiry(a.TTL), redsync.WithTimeoutFactor(1), redsync.WithDriftFactor(0),
 		redsync.WithGenValueFunc(func() (string, error) { return a.Owner, nil }))
 	q.begin(len(c.seats)) // for giving back
+	c.expectCalls(1)
 	locked := make(chan error, 1)
 	go func() {
 		err := m.TryLockContext(c.ctx)
@@ -189,59 +191,59 @@ func (q *quorum) Undo(ctx context.Context, a *backend.Attempt) error {
 	if !ok {
 		return nil // it was not even tried
 	}
-	if err := q.giveBack(ctx, c, true); err != nil {
-		return err
-	}
-	if given, _ := c.returned(); given < q.majority {
-		return fmt.Errorf("redlock: %d of %d nodes have undone the attempt", given, len(q.nodes))
-	}
-	return nil
+	c.close()
+	q.unlock(c, true)
+	return c.await(ctx, c.undone)
 }
 
-// Release is that of backend.Backend, likewise.
+// Release is that of backend.Backend, likewise. The first waits as long as it may for nodes that are silent: its caller does. What is
+// repeated in the background looks at what has become of it.
 func (q *quorum) Release(ctx context.Context, a *backend.Attempt) error {
 	c := a.State.(*claim)
-	if err := q.giveBack(ctx, c, false); err != nil {
-		return err
-	}
-	given, had := c.returned()
-	switch {
-	case had >= q.majority:
-		return nil
-	case had+len(q.nodes)-given < q.majority:
-		return paddock.ErrLost
-	}
-	return fmt.Errorf("redlock: %d of %d nodes have released the lock", given, len(q.nodes))
+	c.close()
+	q.unlock(c, false)
+	c.mu.Lock()
+	patient := !c.released
+	c.released = true
+	c.mu.Unlock()
+	return c.await(ctx, func() (bool, error) { return c.outcome(patient) })
 }
 
-// giveBack returns when redsync is content, one way or the other, or waits for silent nodes only, or at ctx's end.
-func (q *quorum) giveBack(ctx context.Context, c *claim, undo bool) error {
-	c.close()
-	done := q.unlock(c, undo)
+// await returns what so says when that is not to wait, or at ctx's end.
+func (c *claim) await(ctx context.Context, so func() (wait bool, err error)) error {
 	look := time.NewTicker(silence)
 	defer look.Stop()
 	for {
+		wait, err := so()
+		if !wait {
+			return err
+		}
 		select {
-		case <-done:
-			return nil
+		case <-c.news:
 		case <-look.C:
-			if c.stalled() {
-				return nil
-			}
 		case <-ctx.Done():
-			return ctx.Err()
+			return err
 		}
 	}
 }
 
-// unlock has redsync make all seats give back.
-func (q *quorum) unlock(c *claim, undo bool) (done <-chan struct{}) {
-	m, content := q.mutex(c, undo, redsync.WithValue(c.owner)), make(chan struct{})
-	go func() {
-		defer close(content)
-		_, _ = m.UnlockContext(c.ctx) // the seats know more
-	}()
-	return content
+// unlock has redsync make all seats give back. What it says of the majority is not asked for: the seats know more.
+func (q *quorum) unlock(c *claim, undo bool) {
+	c.mu.Lock()
+	for i := range c.seats {
+		c.seats[i].calls++
+	}
+	c.mu.Unlock()
+	m := q.mutex(c, undo, redsync.WithValue(c.owner))
+	go func() { _, _ = m.UnlockContext(c.ctx) }()
+}
+
+// called ends a call of giveBack.
+func (s *seat) called() {
+	s.claim.mu.Lock()
+	defer s.claim.mu.Unlock()
+	s.calls--
+	s.claim.tell()
 }
 
 // work counts the calls that are under way, so that connections are not closed before they are done.

@@ -52,7 +52,6 @@ func TestConformance(t *testing.T) {
 		"MinorityDown": func(tb testing.TB, q *servers.Quorum) { q.Nodes[(q.Leader(tb)+1)%3].Kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			servers.Full(t)
 			nodes := 3
 			if down == nil {
 				nodes = 1

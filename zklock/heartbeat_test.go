@@ -103,7 +103,6 @@ func TestHeartbeats(t *testing.T) {
 
 // TestDeletedByHand has an operator delete the node of a holder.
 func TestDeletedByHand(t *testing.T) {
-	servers.Full(t)
 	const leases = 3 * maxChecks
 	addrs, o := servers.SharedZooKeeper(t), *options(fresh())
 	conn := client(t, addrs)

@@ -15,7 +15,6 @@ import (
 
 // TestMajorityDown asks an ensemble that cannot decide anything.
 func TestMajorityDown(t *testing.T) {
-	servers.Full(t)
 	q := servers.ZooKeeper(t, 3)
 	ctx := limited(t)
 	o := *options("paddock")
@@ -69,7 +68,6 @@ func TestMajorityDown(t *testing.T) {
 
 // TestLeaderKilled has leases and queues live through the loss of a leader, and of the server that they are on.
 func TestLeaderKilled(t *testing.T) {
-	servers.Full(t)
 	t.Parallel()
 	q := servers.ZooKeeper(t, 3)
 	ctx := limited(t)

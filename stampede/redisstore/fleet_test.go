@@ -16,8 +16,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/paddock-go/paddock/internal/servers"
-	"github.com/paddock-go/paddock/redislock"
 	"github.com/paddock-go/paddock/stampede"
 	"github.com/paddock-go/paddock/stampede/redisstore"
 )
@@ -26,12 +24,16 @@ import (
 
 const envJob = "PADDOCK_TEST_STAMPEDE_JOB"
 
-// job is what a child process does: callers calls of Get at once, when a line comes on its standard input.
+// job is what a child process does, when a line comes on its standard input: callers calls of Get at once, or its part of a race.
 type job struct {
 	Addr, Key string
-	Callers   int
-	Load      time.Duration
+	Lock      string // see lockers
 	LockTTL   time.Duration
+
+	Callers int
+	Load    time.Duration
+
+	Race *race
 }
 
 // done is what a child process has seen.
@@ -45,38 +47,55 @@ type done struct {
 func TestMain(m *testing.M) {
 	if s := os.Getenv(envJob); s != "" {
 		var j job
-		if err := json.Unmarshal([]byte(s), &j); err != nil {
-			panic(err)
+		check(json.Unmarshal([]byte(s), &j))
+		if j.Race != nil {
+			j.race()
+		} else {
+			j.herd()
 		}
-		j.run()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// report tells the parent.
+func report(v any) { check(json.NewEncoder(os.Stdout).Encode(v)) }
+
+// ready says so, and waits for the word.
+func ready() {
+	fmt.Println("ready")
+	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	check(err)
+}
+
 // loadsKey counts the loads of all processes.
 func loadsKey(key string) string { return "loads/" + key }
 
-func (j job) run() {
+// herd makes the calls.
+func (j job) herd() {
 	ctx := context.Background()
 	client := redis.NewClient(&redis.Options{Addr: j.Addr, ContextTimeoutEnabled: true})
 	bare := redis.NewClient(&redis.Options{Addr: j.Addr})
 	w := &wire{}
-	locker, err := redislock.New(client, nil)
-	check(err)
+	client.AddHook(w)
+	var lock atomic.Int64
 	store, err := redisstore.New(client, nil)
 	check(err)
 	cache, err := stampede.New[string](store, stampede.Policies{{
-		Pattern: "*", Locker: locker, TTL: time.Minute, OnContention: stampede.Wait, LockTTL: j.LockTTL, LoadTimeout: 20 * time.Second,
+		Pattern: "*", Locker: lockers[j.Lock](&lock), TTL: time.Minute, OnContention: stampede.Wait, LockTTL: j.LockTTL,
+		LoadTimeout: 20 * time.Second,
 	}}, &stampede.Options[string]{StoreTimeout: 10 * time.Second})
 	check(err)
 	// Connections and scripts are there before the herd comes, as in a process that is at work.
 	_, err = cache.Get(ctx, "warm/"+uuid.NewString(), func(context.Context) (string, error) { return "", nil })
 	check(err)
-	client.AddHook(w)
-	var d done
-	d.Statuses = map[string]int{}
-	var mu sync.Mutex
+	d := done{Statuses: map[string]int{}}
 	load := func(ctx context.Context) (string, error) {
 		atomic.AddInt64(&d.Loads, 1)
 		if err := bare.Incr(ctx, loadsKey(j.Key)).Err(); err != nil {
@@ -85,10 +104,10 @@ func (j job) run() {
 		time.Sleep(j.Load)
 		return "loaded", nil
 	}
-	fmt.Println("ready")
-	in := bufio.NewReader(os.Stdin)
-	_, err = in.ReadString('\n')
-	check(err)
+	ready()
+	w.trips.Store(0)
+	lock.Store(0)
+	var mu sync.Mutex
 	var wg sync.WaitGroup
 	begun := time.Now()
 	for range j.Callers {
@@ -106,14 +125,8 @@ func (j job) run() {
 		})
 	}
 	wg.Wait()
-	d.Commands = w.trips.Load()
-	check(json.NewEncoder(os.Stdout).Encode(d))
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
+	d.Commands = w.trips.Load() + lock.Load()
+	report(d)
 }
 
 // child is a process of the fleet.
@@ -148,111 +161,38 @@ func start(t *testing.T, j job) *child {
 		_ = c.cmd.Wait()
 	})
 	c.out = bufio.NewReader(out)
-	if line, err := c.out.ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("a child said %q, %v", line, err)
-	}
 	return c
 }
 
-func (c *child) begin() {
-	c.t.Helper()
-	if _, err := io.WriteString(c.in, "go\n"); err != nil {
-		c.t.Fatal(err)
+// begin gives all their word at once, when all are ready.
+func begin(children ...*child) {
+	for _, c := range children {
+		c.t.Helper()
+		if line, err := c.out.ReadString('\n'); err != nil || line != "ready\n" {
+			c.t.Fatalf("a child said %q, %v", line, err)
+		}
+	}
+	for _, c := range children {
+		if _, err := io.WriteString(c.in, "go\n"); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 
-func (c *child) end() (d done) {
+// hear decodes what the child reports.
+func (c *child) hear(v any) {
 	c.t.Helper()
-	if err := json.NewDecoder(c.out).Decode(&d); err != nil {
+	if err := json.NewDecoder(c.out).Decode(v); err != nil {
 		c.t.Fatalf("a child said nothing that can be read: %v", err)
 	}
+}
+
+// end is what the child of a herd has seen.
+func (c *child) end() (d done) {
+	c.t.Helper()
+	c.hear(&d)
 	for _, e := range d.Errors {
 		c.t.Errorf("a call failed: %s", e)
 	}
 	return d
-}
-
-// TestFleet: 4 processes of 250 callers each, and one cold key: one load, and few commands.
-func TestFleet(t *testing.T) {
-	const processes, callers, takes = 4, 250, 200 * time.Millisecond
-	j := job{Addr: servers.SharedRedis(t), Key: uuid.NewString(), Callers: callers, Load: takes, LockTTL: 10 * time.Second}
-	var fleet []*child
-	for range processes {
-		fleet = append(fleet, start(t, j))
-	}
-	for _, c := range fleet {
-		c.begin()
-	}
-	var loads, commands int64
-	served := 0
-	for _, c := range fleet {
-		d := c.end()
-		loads += d.Loads
-		commands += d.Commands
-		for _, n := range d.Statuses {
-			served += n
-		}
-		t.Logf("%+v", d)
-	}
-	if loads != 1 || served != processes*callers {
-		t.Errorf("%d loads, %d calls served; want 1 and %d", loads, served, processes*callers)
-	}
-	if commands > 40 {
-		t.Errorf("%d round trips to store and lock, want at most 40", commands)
-	}
-}
-
-// TestKilledLoader: a process killed while it loads is replaced within LockTTL and 200 ms, and a little for a busy machine.
-func TestKilledLoader(t *testing.T) {
-	const lockTTL = 2 * time.Second
-	addr, key := servers.SharedRedis(t), uuid.NewString()
-	counter := connect(t, addr)
-	victim := start(t, job{Addr: addr, Key: key, Callers: 1, Load: time.Hour, LockTTL: lockTTL})
-	heir := start(t, job{Addr: addr, Key: key, Callers: 50, Load: 0, LockTTL: lockTTL})
-	victim.begin()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if n, _ := counter.Get(t.Context(), loadsKey(key)).Int(); n == 1 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the victim does not load")
-		}
-	}
-	heir.begin()
-	if err := victim.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	d := heir.end()
-	t.Logf("%+v", d)
-	if d.Loads != 1 {
-		t.Errorf("%d loads by the heir, want 1", d.Loads)
-	}
-	if d.Slowest > lockTTL+200*time.Millisecond+500*time.Millisecond {
-		t.Errorf("took over after %v, want LockTTL (%v) and 200 ms", d.Slowest, lockTTL)
-	}
-}
-
-// TestSlowFleet: 8 processes with a load slower than the lock's TTL: it is renewed, so there is one load, and it is cached.
-func TestSlowFleet(t *testing.T) {
-	j := job{Addr: servers.SharedRedis(t), Key: uuid.NewString(), Callers: 10, Load: 3 * time.Second, LockTTL: time.Second}
-	var fleet []*child
-	for range 8 {
-		fleet = append(fleet, start(t, j))
-	}
-	for _, c := range fleet {
-		c.begin()
-	}
-	var loads int64
-	for _, c := range fleet {
-		loads += c.end().Loads
-	}
-	// A machine so busy that a renewal comes too late deposes a loader: bounded, and not one each.
-	if loads < 1 || loads > 3 {
-		t.Errorf("%d loads by 8 processes, want 1 where renewals are in time", loads)
-	}
-	client := connect(t, j.Addr)
-	es, err := open(t, client).Get(t.Context(), "default/"+j.Key)
-	if err != nil || es[0].Kind != stampede.Value || !es[0].Fresh() {
-		t.Errorf("in the end there is %+v, %v; want it cached", es, err)
-	}
 }

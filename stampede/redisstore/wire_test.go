@@ -17,7 +17,18 @@ import (
 )
 
 // wire counts what a client sends.
-type wire struct{ trips, commands atomic.Int64 }
+type wire struct {
+	trips, commands atomic.Int64
+	also            *atomic.Int64 // counts trips with others; may be nil
+}
+
+func (w *wire) count(commands int) {
+	w.trips.Add(1)
+	w.commands.Add(int64(commands))
+	if w.also != nil {
+		w.also.Add(1)
+	}
+}
 
 func (w *wire) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
@@ -25,16 +36,14 @@ func (w *wire) DialHook(next redis.DialHook) redis.DialHook {
 
 func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		w.trips.Add(1)
-		w.commands.Add(1)
+		w.count(1)
 		return next(ctx, cmd)
 	}
 }
 
 func (w *wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		w.trips.Add(1)
-		w.commands.Add(int64(len(cmds)))
+		w.count(len(cmds))
 		return next(ctx, cmds)
 	}
 }
