@@ -36,7 +36,7 @@ type claim struct {
 	over    chan struct{} // closed when voting is
 	settled chan struct{} // closed when won or lost
 
-	news    chan struct{}   // a node has given back, or could not be told; has room for one
+	news chan struct{} // a node has given back, or could not be told; has room for one
 
 	mu       sync.Mutex
 	vote     vote
@@ -58,8 +58,8 @@ type seat struct {
 	unsure bool // one had no answer, or was sent twice: it may arrive at any time
 
 	// What is to be given back is told to the node once, and if that fails it is the node's debt (see debts.go).
-	calls    int  // of giveBack, under way or to come
-	telling  bool // one of them is at it
+	calls    int  // of giveBack, that a release or an undo waits for
+	telling  bool // one call is at it
 	owed     bool
 	doubtful bool // the node was told, and did not answer: it may have done it
 	refusing bool // the last that was heard of the node was an error, at once
@@ -323,6 +323,9 @@ var (
 	errOwed     = errors.New("the node is being told")
 )
 
+// busy reports whether the node is being told, and may well answer. Called with mu held.
+func (s *seat) busy() bool { return (s.calls > 0 || s.telling) && !s.node.silent(silence) }
+
 // undone is what an undo has come to: nil when a majority has confirmed it. What the others have is in the background's hands;
 // wait says that it is not yet, of a node that may well answer.
 func (c *claim) undone() (wait bool, err error) {
@@ -332,7 +335,7 @@ func (c *claim) undone() (wait bool, err error) {
 	for i := range c.seats {
 		if s := &c.seats[i]; s.given {
 			given++
-		} else if s.calls > 0 && !s.node.silent(silence) {
+		} else if s.busy() {
 			busy++
 		}
 	}
@@ -355,7 +358,7 @@ func (c *claim) outcome(patient bool) (wait bool, err error) {
 			if s.had {
 				had++
 			}
-		case s.calls > 0 && !s.node.silent(silence):
+		case s.busy():
 			busy++
 		case s.refusing:
 			refusing++

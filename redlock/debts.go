@@ -2,8 +2,11 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/paddock-go/paddock/internal/rediswire"
 )
@@ -14,8 +17,9 @@ type debt struct {
 	until time.Time // the node must have dropped it by itself
 }
 
-// owe has the node told until it confirms, for as long as it may keep a lock for ttl.
-func (n *node) owe(s *seat, ttl time.Duration) {
+// owe has the node told until it confirms, for as long as it may keep a lock for ttl. It reports whether it will be: what is too
+// much is left to expire. The claim's mu is held.
+func (n *node) owe(s *seat, ttl time.Duration) bool {
 	c := s.claim
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -23,7 +27,7 @@ func (n *node) owe(s *seat, ttl time.Duration) {
 		n.debts = map[string]debt{}
 	}
 	if len(n.debts) >= maxDebts {
-		return // that one is left to expire
+		return false
 	}
 	n.debts[c.owner] = debt{s, time.Now().Add(ttl + c.timeout)}
 	if !n.paying {
@@ -31,33 +35,42 @@ func (n *node) owe(s *seat, ttl time.Duration) {
 		n.begin(1)
 		go n.pay()
 	}
+	return true
 }
 
 const (
 	minPayWait = 20 * time.Millisecond
 	maxPayWait = time.Second
-	payTimeout = time.Second
+	maxTold    = time.Second // for one try to tell a node
 	maxDebts   = 10_000
 )
 
-// pay settles what the node owes, a batch at a time, until that is nothing.
+// pay settles what the node owes, a batch at a time, until that is nothing. What was not answered in time is told again on a
+// new connection: those that the client keeps may have gone silent, all of them, while the node is well.
 func (n *node) pay() {
 	defer n.end(1)
+	p := &payment{node: n, client: n.client, heeds: n.heeds}
+	defer p.close()
 	wait, most, closing := minPayWait, maxPayWait, n.closing
 	for {
 		batch := n.due()
 		if len(batch) == 0 {
 			return
 		}
-		if n.settle(batch) {
+		err := p.settle(batch)
+		if err == nil {
 			wait = minPayWait
 			continue
+		}
+		if errors.Is(err, errSilent) {
+			p.reconnect()
 		}
 		t := time.NewTimer(wait/2 + rand.N(wait))
 		wait = min(2*wait, most)
 		select {
 		case <-t.C:
 		case <-closing: // Close waits for us
+			t.Stop()
 			wait, most, closing = minPayWait, maxPayWait/10, nil
 		case <-n.stopped:
 			t.Stop()
@@ -84,30 +97,70 @@ func (n *node) due() []*seat {
 	return batch
 }
 
-// settle reports whether the node has confirmed all of it, or had nothing to confirm.
-func (n *node) settle(batch []*seat) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), payTimeout)
+// payment is a series of tries to settle.
+type payment struct {
+	*node
+	client redis.UniversalClient
+	heeds  bool
+}
+
+// reconnect goes on with a client that has one connection, a new one, and no patience.
+func (p *payment) reconnect() {
+	c, ok := p.node.client.(*redis.Client)
+	if !ok {
+		return // a client of another kind has to cope by itself
+	}
+	p.close()
+	o := *c.Options()
+	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0
+	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+	p.client, p.heeds = redis.NewClient(&o), true
+}
+
+func (p *payment) close() {
+	if p.client != p.node.client {
+		_ = p.client.Close() // nobody is left to be told
+	}
+}
+
+// settle tells the node of a batch. Nil: it has confirmed all of that.
+func (p *payment) settle(batch []*seat) error {
+	n := p.node
+	ctx, cancel := context.WithTimeout(context.Background(), maxTold)
 	defer cancel()
 	var calls []*rediswire.Call
-	var told, settled []*seat
+	var owners []*rediswire.Counted
 	for _, s := range batch {
-		if s.clean() { // by what was heard since
-			settled = append(settled, s)
-			continue
-		}
-		told = append(told, s)
-		calls = append(calls, n.releasing(ctx, s.claim, true))
+		owner := &rediswire.Counted{Arg: s.claim.owner}
+		owners = append(owners, owner)
+		calls = append(calls, n.releasing(ctx, s.claim, owner, true))
 	}
-	rediswire.Send(ctx, n.client, calls...)
-	for i, s := range told {
-		if _, err := calls[i].Result(); err == nil {
-			settled = append(settled, s)
+	sent := p.send(ctx, p.client, p.heeds, calls, func(error) {})
+	var failed error
+	var paid []string
+	for i, s := range batch {
+		err, had := sent, false
+		if !errors.Is(sent, errAbandoned) {
+			var reply any
+			reply, err = calls[i].Result()
+			had = reply == any(int64(1)) || owners[i].Twice()
 		}
+		if err = n.explain(err); err != nil && failed == nil {
+			failed = err
+		}
+		s.claim.mu.Lock()
+		if err == nil {
+			s.returned(had)
+			paid = append(paid, s.claim.owner)
+		} else {
+			s.untold(err)
+		}
+		s.claim.mu.Unlock()
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, s := range settled {
-		delete(n.debts, s.claim.owner)
+	for _, owner := range paid {
+		delete(n.debts, owner)
 	}
-	return len(settled) == len(batch)
+	return failed
 }

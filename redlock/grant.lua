@@ -34,11 +34,11 @@ end
 local time = redis.call('TIME')
 local now = string.format('%013.0f%06.0f', time[1], time[2])
 if not mine then
-	redis.call('SET', lock, owner, 'PX', ttl)
 	redis.call('HSET', fence, 'owner', owner, 'since', now, 'note', ARGV[3])
 	if redis.call('PTTL', fence) < keep then
 		redis.call('PEXPIRE', fence, keep)
 	end
+	redis.call('SET', lock, owner, 'PX', ttl) -- last: what fails before leaves no lock
 elseif redis.call('PTTL', lock) < ttl then
 	redis.call('PEXPIRE', lock, ttl)
 end

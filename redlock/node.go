@@ -79,9 +79,9 @@ func parseDigits(reply any) (fencing.Token, error) {
 // node is one of the servers.
 type node struct {
 	*quorum
-	client  redis.UniversalClient
-	name    string // in errors
-	repeats bool   // the client may send a request twice
+	client redis.UniversalClient
+	name   string // in errors
+	heeds  bool   // the client's commands end with their contexts
 
 	mu     sync.Mutex
 	asked  int             // calls that have not returned
@@ -91,24 +91,47 @@ type node struct {
 }
 
 func newNode(q *quorum, i int, client redis.UniversalClient) *node {
-	n := &node{quorum: q, client: client, name: fmt.Sprintf("node %d", i), repeats: true}
-	if c, ok := client.(*redis.Client); ok {
+	n := &node{quorum: q, client: client, name: fmt.Sprintf("node %d", i)}
+	switch c := client.(type) {
+	case *redis.Client:
 		n.name += " (" + c.Options().Addr + ")"
-		n.repeats = c.Options().MaxRetries > 0
+		n.heeds = c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		n.heeds = c.Options().ContextTimeoutEnabled
 	}
 	return n
 }
 
-// call makes calls within what ctx allows, and returns the error of the first. It may return later than that: go-redis
-// does not by default interrupt a command.
+// call makes calls, and returns at ctx's end at the latest. The error is that of the first, or says that none of them has a
+// result: see noResult.
 func (n *node) call(ctx context.Context, calls ...*rediswire.Call) error {
 	if !n.asking() {
 		return n.explain(errBacklog)
 	}
-	rediswire.Send(ctx, n.client, calls...)
-	_, err := calls[0].Result()
-	n.heard(err)
-	return n.explain(err)
+	return n.explain(n.send(ctx, n.client, n.heeds, calls, n.heard))
+}
+
+// send sends calls through client, which heeds contexts or not, and then has done called with their error.
+func (n *node) send(ctx context.Context, client redis.UniversalClient, heeds bool, calls []*rediswire.Call, done func(error)) error {
+	if heeds {
+		rediswire.Send(ctx, client, calls...)
+		_, err := calls[0].Result()
+		done(err)
+		return err
+	}
+	answered := make(chan error, 1)
+	go func() { // until the client's own time limits; nobody waits for it
+		rediswire.Send(ctx, client, calls...)
+		_, err := calls[0].Result()
+		done(err)
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return errAbandoned
+	}
 }
 
 const (
@@ -117,7 +140,13 @@ const (
 	backlogged = time.Second            // for how long, before it gets no more
 )
 
-var errBacklog = errors.New("it has left too much unanswered, so nothing was sent")
+var (
+	errBacklog   = errors.New("it has left too much unanswered, so nothing was sent")
+	errAbandoned = fmt.Errorf("%w; its client goes on", errSilent)
+)
+
+// noResult reports whether err says so of all calls: they are not to be looked at.
+func noResult(err error) bool { return errors.Is(err, errBacklog) || errors.Is(err, errAbandoned) }
 
 // asking counts a call in. It reports whether to make it: a node that does not answer gets no more than a backlog of calls.
 func (n *node) asking() bool {
@@ -192,15 +221,31 @@ var (
 func (n *node) grant(c *claim) answer {
 	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 	defer cancel()
-	ask := grantScript.Call(ctx, "3", c.lock, c.fence, c.mark(c.owner), c.owner, c.asked.Milliseconds(), c.note, n.keep().Milliseconds())
+	owner := &rediswire.Counted{Arg: c.owner}
+	ask := grantScript.Call(ctx, "3", c.lock, c.fence, c.mark(c.owner), owner, c.asked.Milliseconds(), c.note, n.keep().Milliseconds())
 	if err := n.call(ctx, ask); err != nil {
-		return answer{ballot: failed, err: err}
+		return answer{ballot: failed, err: err, stray: mayArrive(owner, err)}
 	}
 	a, err := parseGrant(ask)
 	if err != nil {
-		return answer{ballot: failed, err: fmt.Errorf("%s: %w", n.name, err)}
+		a = answer{ballot: failed, err: fmt.Errorf("%s: %w", n.name, err)}
 	}
+	a.stray = owner.Twice()
 	return a
+}
+
+// mayArrive reports whether a request that has failed may still be carried out, or has been.
+func mayArrive(owner *rediswire.Counted, err error) bool {
+	var reply redis.Error
+	switch {
+	case errors.Is(err, errBacklog):
+		return false
+	case errors.Is(err, errAbandoned):
+		return true // and may be sent only now
+	case errors.As(err, &reply):
+		return owner.Twice()
+	}
+	return owner.Sent()
 }
 
 func parseGrant(c *rediswire.Call) (answer, error) {
@@ -237,22 +282,23 @@ func (n *node) write(c *claim, read, token fencing.Token) bool {
 
 // release deletes the lock, has later requests refused if mark, and reports whether the lock was there.
 func (n *node) release(c *claim, mark bool) (had bool, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, minPatience)
+	ctx, cancel := context.WithTimeout(c.ctx, min(c.timeout, maxTold))
 	defer cancel()
-	ask := n.releasing(ctx, c, mark)
+	owner := &rediswire.Counted{Arg: c.owner}
+	ask := n.releasing(ctx, c, owner, mark)
 	if err := n.call(ctx, ask); err != nil {
 		return false, err
 	}
 	reply, _ := ask.Result()
-	return reply == any(int64(1)), nil
+	return reply == any(int64(1)) || owner.Twice(), nil // the first may have done it
 }
 
-func (n *node) releasing(ctx context.Context, c *claim, mark bool) *rediswire.Call {
+func (n *node) releasing(ctx context.Context, c *claim, owner any, mark bool) *rediswire.Call {
 	keep := int64(0)
 	if mark {
 		keep = keepMark.Milliseconds()
 	}
-	return releaseScript.Call(ctx, "2", c.lock, c.mark(c.owner), c.owner, n.channel, n.message(c.owner, c.key), keep)
+	return releaseScript.Call(ctx, "2", c.lock, c.mark(c.owner), owner, n.channel, n.message(c.owner, c.key), keep)
 }
 
 // nodeErrors is what the nodes of one attempt had to say.

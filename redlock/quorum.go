@@ -37,7 +37,7 @@ func (q *quorum) patience(ttl time.Duration) time.Duration {
 	if q.timeout > 0 {
 		return q.timeout
 	}
-	return min(max(ttl/6, min(ttl/3, minPatience)), maxPatience)
+	return min(max(ttl/20, min(ttl/3, minPatience)), maxPatience)
 }
 
 const (
@@ -60,30 +60,39 @@ func (q *quorum) keep() time.Duration {
 // Renewal goes without it (see renew.go): it extends one lock at a time, by the TTL that its Mutex was made with.
 //
 // Each call to a seat is counted as work before redsync makes it, since it begins at a time of its own.
-func (q *quorum) mutex(c *claim, undo bool, opts ...redsync.Option) *redsync.Mutex {
+func (q *quorum) mutex(c *claim, why purpose, opts ...redsync.Option) *redsync.Mutex {
 	pools := make([]redsyncredis.Pool, len(c.seats))
 	for i := range c.seats {
-		pools[i] = pool{&c.seats[i], undo}
+		pools[i] = pool{&c.seats[i], why}
 	}
 	q.begin(len(pools))
 	return redsync.New(pools...).NewMutex(c.lock, append(opts, redsync.WithFailFast(true))...)
 }
 
+// purpose is what a redsync Mutex was made for.
+type purpose int
+
+const (
+	toTry purpose = iota
+	toUndo
+	toRelease
+)
+
 // pool is a node to redsync.
 type pool struct {
 	seat *seat
-	undo bool
+	why  purpose
 }
 
 func (p pool) Get(context.Context) (redsyncredis.Conn, error) {
-	return conn{seat: p.seat, undo: p.undo}, nil
+	return conn{seat: p.seat, why: p.why}, nil
 }
 
 // conn is what redsync calls: SetNX to take the lock, Eval, of its own script, to delete it.
 type conn struct {
 	redsyncredis.Conn // nil: it calls nothing else
 	seat              *seat
-	undo              bool
+	why               purpose
 }
 
 func (c conn) SetNX(string, string, time.Duration) (bool, error) {
@@ -93,9 +102,11 @@ func (c conn) SetNX(string, string, time.Duration) (bool, error) {
 
 func (c conn) Eval(*redsyncredis.Script, ...any) (any, error) {
 	defer c.seat.node.end(1)
-	defer c.seat.called()
-	had, err := c.seat.giveBack(c.undo)
-	if had || (c.undo && err == nil) {
+	had, err := c.seat.giveBack(c.why == toUndo)
+	if c.why != toTry {
+		c.seat.called()
+	}
+	if had || (c.why == toUndo && err == nil) {
 		return int64(1), nil
 	}
 	return int64(0), err
@@ -108,10 +119,9 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 	sent := time.Now()
 	c := q.claim(ctx, a)
 	a.State = c
-	m := q.mutex(c, false, redsync.WithTries(1), redsync.WithExpiry(a.TTL), redsync.WithTimeoutFactor(1), redsync.WithDriftFactor(0),
+	m := q.mutex(c, toTry, redsync.WithTries(1), redsync.WithExpiry(a.TTL), redsync.WithTimeoutFactor(1), redsync.WithDriftFactor(0),
 		redsync.WithGenValueFunc(func() (string, error) { return a.Owner, nil }))
 	q.begin(len(c.seats)) // for giving back
-	c.expectCalls(1)
 	locked := make(chan error, 1)
 	go func() {
 		err := m.TryLockContext(c.ctx)
@@ -144,7 +154,7 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 			c.close()
 			err := c.failure()
 			if errors.Is(err, paddock.ErrHeld) { // nobody will call Undo
-				q.unlock(c, false)
+				q.unlock(c, toRelease)
 			}
 			return backend.Grant{}, err
 		}
@@ -192,7 +202,7 @@ func (q *quorum) Undo(ctx context.Context, a *backend.Attempt) error {
 		return nil // it was not even tried
 	}
 	c.close()
-	q.unlock(c, true)
+	q.unlock(c, toUndo)
 	return c.await(ctx, c.undone)
 }
 
@@ -201,7 +211,7 @@ func (q *quorum) Undo(ctx context.Context, a *backend.Attempt) error {
 func (q *quorum) Release(ctx context.Context, a *backend.Attempt) error {
 	c := a.State.(*claim)
 	c.close()
-	q.unlock(c, false)
+	q.unlock(c, toRelease)
 	c.mu.Lock()
 	patient := !c.released
 	c.released = true
@@ -228,13 +238,13 @@ func (c *claim) await(ctx context.Context, so func() (wait bool, err error)) err
 }
 
 // unlock has redsync make all seats give back. What it says of the majority is not asked for: the seats know more.
-func (q *quorum) unlock(c *claim, undo bool) {
+func (q *quorum) unlock(c *claim, why purpose) {
 	c.mu.Lock()
 	for i := range c.seats {
 		c.seats[i].calls++
 	}
 	c.mu.Unlock()
-	m := q.mutex(c, undo, redsync.WithValue(c.owner))
+	m := q.mutex(c, why, redsync.WithValue(c.owner))
 	go func() { _, _ = m.UnlockContext(c.ctx) }()
 }
 

@@ -127,8 +127,9 @@ type Options struct {
 	FenceQuorum int
 	// NoFence saves the second round of an acquisition, and leases have no token. Defaults to a fence.
 	NoFence bool
-	// NodeTimeout is how long one node may take for an answer when the lock is taken. Defaults to a sixth of the TTL,
-	// but at least to a second or a third of the TTL, whichever is less, and at most to 5 s.
+	// NodeTimeout is how long one node may take for an answer to a request for the lock or its token; an attempt that has to
+	// wait for it is over after twice that. Defaults to 5 % of the TTL, but at least to a second or a third of the TTL,
+	// whichever is less, and at most to 5 s.
 	NodeTimeout time.Duration
 }
 
@@ -147,6 +148,7 @@ type Locker struct {
 	closeWait time.Duration
 	owned     bool // the clients are ours to close
 
+	until           time.Time // of CloseWait
 	closing, closed sync.Once
 }
 
@@ -261,25 +263,38 @@ func (o *Options) check(nodes int) error {
 	return nil
 }
 
-// Close is that of paddock.Locker. A minority of nodes that do not answer has CloseWait too, once more, to give up what it
-// holds; what is left then will expire, and is no error. A Locker opened by URL closes its clients as soon as the last lease has
-// been released or has run out.
+// Close is that of paddock.Locker. Nodes beyond a majority that have not confirmed by the end of CloseWait are no error: what they
+// have will expire, and keeps nobody from the lock. A Locker opened by URL closes its clients as soon as the last lease has been
+// released or has run out.
 func (l *Locker) Close() error {
-	l.closing.Do(func() { close(l.quorum.closing) })
+	l.closing.Do(func() {
+		l.until = time.Now().Add(l.closeWait)
+		close(l.quorum.closing)
+	})
 	err := l.Keeper.Close()
 	l.closed.Do(func() {
 		l.hints.close()
-		l.quorum.wait(l.closeWait)
-		go func() {
-			<-l.Done()
-			l.quorum.wait(l.closeWait)
-			close(l.quorum.stopped)
-			if l.owned {
-				for _, n := range l.quorum.nodes {
-					_ = n.client.Close() // nobody is left to be told
-				}
-			}
-		}()
+		l.quorum.wait(time.Until(l.until))
+		select {
+		case <-l.Done():
+			l.stop()
+		default: // there are holders
+			go func() {
+				<-l.Done()
+				l.quorum.wait(l.closeWait) // for what the last of them has given up
+				l.stop()
+			}()
+		}
 	})
 	return err
+}
+
+// stop ends what goes on in the background.
+func (l *Locker) stop() {
+	close(l.quorum.stopped)
+	if l.owned {
+		for _, n := range l.quorum.nodes {
+			_ = n.client.Close() // nobody is left to be told
+		}
+	}
 }

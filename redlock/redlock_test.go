@@ -171,7 +171,8 @@ func (c *cluster) conform(t *testing.T, o redis.Options, opts Options, spoiled [
 		Faults: &conformance.Faults{
 			Open: func(tb testing.TB) (paddock.Locker, conformance.Link) {
 				addrs, links := c.behind(tb, spoiled)
-				return openAt(tb, addrs, o, &opts), links.link()
+				l := openAt(tb, addrs, o, &opts)
+				return l, links.link(l)
 			},
 			Restart: func(testing.TB) { c.each(func(i int) { c.nodes[i].Restart() }) },
 			Forget: func(tb testing.TB) {
@@ -209,13 +210,19 @@ func (l links) each(f func(*servers.Proxy)) {
 	}
 }
 
-func (l links) link() conformance.Link {
+// link waits, before it spoils anything, for what locker has left to be finished behind the majority: that was asked for on
+// links which are well.
+func (l links) link(locker *Locker) conformance.Link {
+	spoil := func(f func(*servers.Proxy)) {
+		locker.quorum.wait(time.Second)
+		l.each(f)
+	}
 	return conformance.Link{
-		DelayRequests: func(d time.Duration) { l.each(func(p *servers.Proxy) { p.DelayRequests(d) }) },
-		DelayReplies:  func(d time.Duration) { l.each(func(p *servers.Proxy) { p.DelayReplies(d) }) },
-		LoseReplies:   func() { l.each((*servers.Proxy).LoseReplies) },
-		Silence:       func() { l.each((*servers.Proxy).Hold) },
-		Cut:           func() { l.each((*servers.Proxy).Cut) },
+		DelayRequests: func(d time.Duration) { spoil(func(p *servers.Proxy) { p.DelayRequests(d) }) },
+		DelayReplies:  func(d time.Duration) { spoil(func(p *servers.Proxy) { p.DelayReplies(d) }) },
+		LoseReplies:   func() { spoil((*servers.Proxy).LoseReplies) },
+		Silence:       func() { spoil((*servers.Proxy).Hold) },
+		Cut:           func() { spoil((*servers.Proxy).Cut) },
 		Pass:          func() { l.each((*servers.Proxy).Pass) },
 	}
 }

@@ -75,8 +75,9 @@ func (q *quorum) Renew(ctx context.Context, batch []backend.Renewal) {
 	for i := range batch {
 		l := &r.leases[i]
 		batch[i].Err, batch[i].Ordered = l.verdict, l.verdict == nil
-		if errors.Is(l.verdict, paddock.ErrLost) {
+		if errors.Is(l.verdict, paddock.ErrLost) { // nobody will release it
 			l.claim.close()
+			q.unlock(l.claim, toRelease)
 		}
 	}
 	close(r.judged)
@@ -139,13 +140,15 @@ func (n *node) renew(r *renewing, i int, answers chan<- []said) {
 		l := &r.leases[j]
 		calls[j] = renewScript.Call(ctx, "1", l.claim.lock, l.claim.owner, l.ttl.Milliseconds(), l.shorten, r.number)
 	}
-	unsent := n.call(ctx, calls...)
+	err := n.call(ctx, calls...)
 	for j, c := range calls {
+		if noResult(err) {
+			answer[j].err = err
+			continue
+		}
 		reply, err := c.Result()
 		answer[j].reply, _ = reply.(int64)
-		if answer[j].err = n.explain(err); errors.Is(unsent, errBacklog) {
-			answer[j].err = unsent
-		}
+		answer[j].err = n.explain(err)
 	}
 	answers <- answer
 
@@ -153,31 +156,37 @@ func (n *node) renew(r *renewing, i int, answers chan<- []said) {
 	n.repair(ctx, r, i, answer)
 }
 
-// repair follows the verdicts: the node gets back what it has lost of the leases that live, and gives up the others.
+// repair gives the node back what it has lost of the leases that live.
 func (n *node) repair(ctx context.Context, r *renewing, i int, answer []said) {
 	var seats []*seat
+	var owners []*rediswire.Counted
 	var calls []*rediswire.Call
 	for j := range r.leases {
 		l := &r.leases[j]
 		c, s := l.claim, &l.claim.seats[i]
 		switch said := answer[j]; {
-		case said.err != nil:
-		case said.reply == replyRenewed && l.verdict == nil:
+		case said.err != nil || l.verdict != nil:
+		case said.reply == replyRenewed:
 			s.has()
-		case said.reply == replyRenewed && errors.Is(l.verdict, paddock.ErrLost):
-			n.owe(s, l.ttl)
-		case said.reply == replyFree && l.verdict == nil && ctx.Err() == nil && s.restoring():
-			seats = append(seats, s)
-			calls = append(calls, restoreScript.Call(ctx, "3", c.lock, c.fence, c.mark(c.owner), c.owner, l.ttl.Milliseconds(), c.note,
+		case said.reply == replyFree && ctx.Err() == nil && s.restoring():
+			owner := &rediswire.Counted{Arg: c.owner}
+			seats, owners = append(seats, s), append(owners, owner)
+			calls = append(calls, restoreScript.Call(ctx, "3", c.lock, c.fence, c.mark(c.owner), owner, l.ttl.Milliseconds(), c.note,
 				n.keep().Milliseconds(), r.number, digits(c.vote.token)))
 		}
 	}
 	if len(calls) == 0 {
 		return
 	}
-	rediswire.Send(ctx, n.client, calls...)
+	err := n.call(ctx, calls...)
 	for k, s := range seats {
-		if reply, err := calls[k].Result(); s.restored(reply == any(int64(1)), err) {
+		var reply any
+		err := err
+		if !noResult(err) {
+			reply, err = calls[k].Result()
+		}
+		stray := owners[k].Twice() || err != nil && mayArrive(owners[k], err)
+		if s.restored(reply == any(int64(1)), stray) {
 			_, _ = s.giveBack(false) // what fails goes on in the background
 		}
 	}
@@ -203,11 +212,11 @@ func (s *seat) restoring() bool {
 }
 
 // restored takes in the answer, and reports whether it has come too late.
-func (s *seat) restored(ok bool, err error) (withdrawn bool) {
+func (s *seat) restored(ok, stray bool) (withdrawn bool) {
 	c := s.claim
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.asking, s.unsure = false, s.unsure || err != nil
+	s.asking, s.unsure = false, s.unsure || stray
 	if ok {
 		c.vote.answers[s.i].ballot = granted
 	}

@@ -21,7 +21,6 @@ if value and value:sub(1, #owner) == owner then
 elseif value or redis.call('EXISTS', mark) == 1 then
 	return 0
 end
-redis.call('SET', lock, owner .. '#' .. ARGV[5], 'PX', ARGV[2])
 local time = redis.call('TIME')
 redis.call('HSET', fence, 'owner', owner, 'since', string.format('%013.0f%06.0f', time[1], time[2]), 'note', ARGV[3])
 if token > (redis.call('HGET', fence, 'token') or '') then -- a node that has lost its memory gets back what it needs of it
@@ -30,4 +29,5 @@ end
 if redis.call('PTTL', fence) < keep then
 	redis.call('PEXPIRE', fence, keep)
 end
+redis.call('SET', lock, owner .. '#' .. ARGV[5], 'PX', ARGV[2]) -- last: what fails before leaves no lock
 return 1

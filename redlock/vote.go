@@ -27,6 +27,8 @@ type answer struct {
 	holder string
 	left   time.Duration // until the holder's lock ends if it is not renewed
 	err    error         // failed
+	// stray says that a request may still arrive: it was sent twice, or had no answer.
+	stray bool
 }
 
 // vote is one attempt, as the nodes' answers make it in whatever order they come. It sends nothing and knows no time, so that

@@ -115,6 +115,9 @@ type Counted struct {
 // Twice reports whether it was sent more than once, so that one of the commands may still be under way.
 func (c *Counted) Twice() bool { return c.sent.Load() > 1 }
 
+// Sent reports whether it was sent at all.
+func (c *Counted) Sent() bool { return c.sent.Load() > 0 }
+
 // MarshalBinary is what go-redis calls to send it.
 func (c *Counted) MarshalBinary() ([]byte, error) {
 	c.sent.Add(1)
