@@ -40,8 +40,15 @@ func (t *trial) ttl(d time.Duration) time.Duration { return max(d, t.g.MinTTL) }
 // brief is the TTL of leases that have to run out.
 func (t *trial) brief() time.Duration { return t.ttl(max(400*time.Millisecond, 4*t.late)) }
 
-// lively is the TTL of leases that have to be renewed in time, also by a process that does not get to run for a while.
-func (t *trial) lively() time.Duration { return t.ttl(max(1500*time.Millisecond, 15*t.late)) }
+// lively is the TTL of leases that have to be renewed in time, also by a process that does not get to run for a while, and
+// by servers which then have to elect a leader.
+func (t *trial) lively() time.Duration {
+	least := 1500 * time.Millisecond
+	if t.g.Exclusion >= paddock.Quorum {
+		least *= 2
+	}
+	return t.ttl(max(least, 15*t.late))
+}
 
 // short is the delay that a link may add without anything running out.
 func (t *trial) short() time.Duration { return min(300*time.Millisecond, t.lively()/5) }

@@ -116,9 +116,9 @@ func TestRenewalNeedsReplicas(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	l := p.locker(t, p.primary, 1)
-	lease := take(t, l, "k", &paddock.Options{TTL: 2 * time.Second})
-	until(t, "renewed", func() bool { return time.Until(lease.Deadline()) > 0 && lease.Err() == nil })
-	must(t, lease.Extend(t.Context(), 2*time.Second))
+	const ttl = 6 * time.Second // of which a sixth is what one call has, WAIT and all
+	lease := take(t, l, "k", &paddock.Options{TTL: ttl})
+	must(t, lease.Extend(t.Context(), ttl))
 	p.between.Hold()
 	if err := lease.Extend(t.Context(), time.Minute); !errors.Is(err, errReplicas) {
 		t.Errorf("Extend while the replica is cut off: %v; want an error for want of replicas", err)

@@ -48,7 +48,7 @@ func (r *requests) during(f func()) []int32 {
 }
 
 func TestWire(t *testing.T) {
-	addrs, o := servers.SharedZooKeeper(t), Options{Prefix: fresh()}
+	addrs, o := servers.ZooKeeper(t, 1).Endpoints(), Options{}
 	var r requests
 	o.Dialer = spying(r.see)
 	l := locker(t, addrs, o)
@@ -70,7 +70,7 @@ func TestWire(t *testing.T) {
 			held := acquire(t, other, "warm")
 			waiter := make(chan *paddock.Lease)
 			go func() { waiter <- acquire(t, l, "warm") }()
-			eventually(t, "a waiter", func() bool { return len(r.now()) == 3 })
+			eventually(t, "a waiter that watches", func() bool { return measured(t, addrs[0], "zk_watch_count") == 1 })
 			release(t, held)
 			lease = <-waiter
 		}, []int32{opMulti, opChildren2, opGetData}},
