@@ -76,6 +76,42 @@ func TestHungHarmfulLoad(t *testing.T) {
 	})
 }
 
+// TestLoadThatNeverEnds: MaxHold ends the renewal of a harmful key's lock, so that a load that hangs for ever does not hold it as long.
+func TestLoadThatNeverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		c := f.process(stampede.Policy{
+			TTL: time.Minute, Cost: stampede.Harmful, Locker: promising{f.lock}, LoadTimeout: time.Second, LockTTL: 10 * time.Second, ErrorTTL: -1,
+		}, nil)
+		if _, err := c.Get(t.Context(), "k", func(context.Context) (string, error) { time.Sleep(10 * time.Hour); return "", nil }); !errors.Is(err, stampede.ErrLoadTimeout) {
+			t.Errorf("%v, want ErrLoadTimeout", err)
+		}
+		time.Sleep(15 * time.Second) // LoadTimeout, LockTTL, and the store's share
+		f.unlocked("k")
+		if v, err := c.Get(t.Context(), "k", f.load(0)); v != "value 1" || err != nil {
+			t.Errorf("afterwards: %q, %v", v, err)
+		}
+		time.Sleep(10 * time.Hour)
+	})
+}
+
+// TestLoadSlowerThanEverything: a load that takes longer than TTL, stale window and LockTTL is made once, and is cached.
+func TestLoadSlowerThanEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		p := stampede.Policy{TTL: 2 * time.Second, LockTTL: time.Second, LoadTimeout: 10 * time.Second, OnContention: stampede.Wait}
+		caches := []*stampede.Cache[string]{f.process(p, nil), f.process(p, nil)}
+		for _, r := range herd(t, 50, f.load(5*time.Second), caches...) {
+			if r.Value != "value 1" {
+				t.Errorf("%+v, want the one value that was loaded", r)
+			}
+		}
+		if r, err := caches[1].Lookup(t.Context(), "k", f.load(0)); err != nil || r.Status != stampede.Fresh || f.loads.Load() != 1 {
+			t.Errorf("afterwards: %+v, %v, %d loads; want it cached", r, err, f.loads.Load())
+		}
+	})
+}
+
 // TestDeposedLoaders: a loader slower than its lock does not livelock its key: loads are bounded, and one is cached in the end.
 func TestDeposedLoaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

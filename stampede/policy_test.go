@@ -42,6 +42,8 @@ func TestRefusedPolicies(t *testing.T) {
 		"open bracket":             {stampede.Policy{Pattern: "a[b", TTL: minute}, []string{`a[b`, `\[`}},
 		"no TTL":                   {stampede.Policy{Pattern: "p:*"}, []string{"p:*", "TTL is 0s"}},
 		"TTL below the step":       {stampede.Policy{Pattern: "*", TTL: time.Microsecond}, []string{"TTL is 1µs", "1ms"}},
+		"TTL for ever":             {stampede.Policy{Pattern: "*", TTL: math.MaxInt64}, []string{"TTL is", "50 years"}},
+		"LoadTimeout for ever":     {stampede.Policy{Pattern: "*", TTL: minute, LoadTimeout: math.MaxInt64}, []string{"LoadTimeout is", "50 years"}},
 		"negative StaleFor":        {stampede.Policy{Pattern: "*", TTL: minute, StaleFor: -1}, []string{"StaleFor"}},
 		"negative MaxWait":         {stampede.Policy{Pattern: "*", TTL: minute, MaxWait: -1}, []string{"MaxWait"}},
 		"negative LoadTimeout":     {stampede.Policy{Pattern: "*", TTL: minute, LoadTimeout: -1}, []string{"LoadTimeout"}},

@@ -41,7 +41,8 @@ const (
 	defaultLockTTL     = 10 * time.Second
 	defaultLoadTimeout = 30 * time.Second
 	noRenewMargin      = 5 * time.Second
-	minTTL             = time.Millisecond // what every Store can count
+	minTTL             = time.Millisecond          // what every Store can count
+	maxTime            = 50 * 365 * 24 * time.Hour // so that sums of times remain times
 )
 
 // compile checks the policies, and fills in what zero means.
@@ -86,9 +87,13 @@ func (r *rule) check() (err error) {
 		value time.Duration
 	}{
 		{"StaleFor", r.StaleFor}, {"MaxWait", r.MaxWait}, {"LockTTL", r.LockTTL}, {"LoadTimeout", r.LoadTimeout},
+		{"TTL", r.TTL}, {"NotFoundTTL", max(r.NotFoundTTL, 0)}, {"ErrorTTL", max(r.ErrorTTL, 0)},
 	} {
 		if d.value < 0 {
 			return wrong(d.field, "%s is negative: %v", d.field, d.value)
+		}
+		if d.value > maxTime {
+			return wrong(d.field, "%s is %v; it can be at most %v, which is about 50 years", d.field, d.value, maxTime)
 		}
 	}
 	switch {
