@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,8 @@ func cache(b *testing.B, c redis.UniversalClient, ttl time.Duration) *stampede.C
 	return cache
 }
 
-// A value that is there, beside a bare GET of as many bytes.
+// A value that is there, beside a bare GET of as many bytes: the store's one round trip, of a PTTL and a GET, and the whole call. No side
+// decodes anything.
 func BenchmarkCacheHit(b *testing.B) {
 	ctx := context.Background()
 	c := client(b, servers.SharedRedis(b))
@@ -47,15 +49,72 @@ func BenchmarkCacheHit(b *testing.B) {
 	if err := cached.Set(ctx, "hit", value); err != nil {
 		b.Fatal(err)
 	}
+	store, err := redisstore.New(c, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	if err := c.Set(ctx, "bare-hit", value, 0).Err(); err != nil {
 		b.Fatal(err)
 	}
 	compare(b,
 		variant{"bare", func() error { return c.Get(ctx, "bare-hit").Err() }},
+		variant{"store", func() error {
+			_, err := store.Get(ctx, "default/hit")
+			return err
+		}},
 		variant{"paddock", func() error {
 			_, err := cached.Get(ctx, "hit", func(context.Context) (string, error) { return value, nil })
 			return err
 		}},
+	)
+}
+
+// post is what services cache.
+type post struct {
+	ID            int
+	Title, Author string
+	Tags          []string
+	Votes         map[string]int
+}
+
+// The same with values that are JSON, which whoever GETs them by himself has to decode as well.
+func BenchmarkCacheHitJSON(b *testing.B) {
+	ctx := context.Background()
+	c := client(b, servers.SharedRedis(b))
+	store, err := redisstore.New(c, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cached, err := stampede.New[[]post](store, stampede.Policies{{Pattern: "*", TTL: time.Hour}}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { cached.Close() })
+	var posts []post
+	for i := range 10 {
+		posts = append(posts, post{i, strings.Repeat("title ", 5), "author", []string{"a", "b"}, map[string]int{"up": i, "down": 2}})
+	}
+	load := func(context.Context) ([]post, error) { return posts, nil }
+	if err := cached.Set(ctx, "hit-json", posts); err != nil {
+		b.Fatal(err)
+	}
+	encoded, err := json.Marshal(posts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := c.Set(ctx, "bare-hit-json", encoded, 0).Err(); err != nil {
+		b.Fatal(err)
+	}
+	compare(b,
+		variant{"bare", func() error {
+			found, err := c.Get(ctx, "bare-hit-json").Bytes()
+			if err != nil {
+				return err
+			}
+			var posts []post
+			return json.Unmarshal(found, &posts)
+		}},
+		variant{"paddock", func() error { _, err := cached.Get(ctx, "hit-json", load); return err }},
 	)
 }
 

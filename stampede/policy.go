@@ -43,8 +43,8 @@ type Policy struct {
 	// OnContention is what happens to a call that finds the key being loaded elsewhere: ServeStale, Wait, or Fail with
 	// ErrContended. Zero means ServeStale, which waits when there is nothing stale to serve.
 	OnContention Recourse
-	// MaxWait is how long a call waits for a load that it did not start itself. Zero means a second more than
-	// LoadTimeout, so that the end of the load comes first.
+	// MaxWait is how long a call waits for a load that it did not start itself, or for a Locker that does not answer. Zero
+	// means a second more than LoadTimeout, so that the end of the load comes first.
 	MaxWait time.Duration
 	// AfterMaxWait is what follows when MaxWait is over and there is nothing stale to serve: Fail with ErrWaitTimeout, or
 	// Load without the lock, once in this process and under MaxConcurrentLoads. Zero means Fail.

@@ -22,7 +22,9 @@ type Store interface {
 	Get(ctx context.Context, keys ...string) ([]Entry, error)
 
 	// Begin is called before a load: it returns the key's present entry and its ticket. When there is no ticket it makes
-	// one that is known by id, which is fresh for every call. The ticket is kept for at least the time keep from now.
+	// one. id is fresh for every call and may be a part of the ticket's ID; but a request that a client has sent twice, with the same id,
+	// may arrive the second time after an invalidation, and must not make the ticket again that the invalidation has dropped.
+	// The ticket is kept for at least the time keep from now.
 	// The turns of a ticket count the calls that it was returned by, so that they rise.
 	Begin(ctx context.Context, key, id string, keep time.Duration) (Entry, Ticket, error)
 
@@ -37,7 +39,8 @@ type Store interface {
 	// Repeating a Put that was Stored stores it again, unless it is refused by now.
 	Put(ctx context.Context, key string, t Ticket, e Entry) (Outcome, error)
 
-	// Set stores e unconditionally, removes the failure, drops the ticket, and tells the watchers.
+	// Set stores e whatever loads are under way, removes the failure, drops the ticket that there was, and tells the watchers. One
+	// that was given up must not undo an invalidation by arriving late. Of several at the same time any may be what is left, or none.
 	Set(ctx context.Context, key string, e Entry) error
 
 	// Invalidate removes ticket, entry and failure of each key, and tells the watchers. When it returns nil, no load that

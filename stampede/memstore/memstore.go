@@ -42,6 +42,7 @@ type Store struct {
 	records map[string]*record
 	recent  *list.List // of *record, the most recently used first
 	bytes   int
+	tickets int64 // made so far
 	watched map[string]map[chan struct{}]struct{}
 	cut     chan struct{} // closed by Restore; nil: not cut
 }
@@ -185,7 +186,8 @@ func (s *Store) Begin(ctx context.Context, key, id string, keep time.Duration) (
 	err = s.command(ctx, func() {
 		r := s.make(key)
 		if r.ticket == nil {
-			r.ticket = &ticket{id: id}
+			s.tickets++
+			r.ticket = &ticket{id: fmt.Sprintf("%s/%d", id, s.tickets)}
 		}
 		r.ticket.turn++
 		if until := time.Now().Add(keep); until.After(r.ticket.expires) {

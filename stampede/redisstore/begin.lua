@@ -1,6 +1,6 @@
 -- Begins a load: makes the key's ticket or finds it.
 -- KEYS: entry, ticket
--- ARGV: id of a new ticket, ms to keep the ticket for
+-- ARGV: a part of the id of a new ticket, ms to keep the ticket for
 -- Reply: PTTL of the entry, entry or nil, id of the ticket, its turn
 
 local id = redis.pcall('HGET', KEYS[2], 'id')
@@ -9,7 +9,9 @@ if type(id) == 'table' then -- an error: what is there is no ticket
   id = false
 end
 if not id then
-  id = ARGV[1]
+  -- This request may be here for the second time, after an invalidation: that is not to make the ticket again that it dropped.
+  local now = redis.call('TIME')
+  id = ARGV[1] .. '/' .. now[1] .. '.' .. now[2]
   redis.call('HSET', KEYS[2], 'id', id)
 end
 local turn = redis.call('HINCRBY', KEYS[2], 'turn', 1)

@@ -9,9 +9,9 @@
 //
 // # Commands
 //
-// Get is one round trip: PTTL and GET in a pipeline. Begin, Put and Set are a script each, Invalidate is a DEL and a
-// PUBLISH for each key in one pipeline. Watchers have one connection for all keys of a Store, with one channel subscribed to for each key
-// that is waited for.
+// Get is one round trip: PTTL and GET in a pipeline. Begin and Put are a script each, Set is two, one after the other, so
+// that none of its requests can arrive late and undo an invalidation. Invalidate is a DEL and a PUBLISH for each key in one
+// pipeline. Watchers have one connection for all keys of a Store, with one channel subscribed to for each key that is waited for.
 //
 // # What is kept
 //
@@ -51,6 +51,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/paddock-go/paddock/stampede"
@@ -134,13 +135,16 @@ func (s *Store) keys(key string) (names []string) {
 // Get is that of stampede.Store.
 func (s *Store) Get(ctx context.Context, keys ...string) ([]stampede.Entry, error) {
 	return call(ctx, s, func() ([]stampede.Entry, error) {
-		pipe := s.client.Pipeline()
 		left, known := make([]*redis.DurationCmd, len(keys)), make([]*redis.StringCmd, len(keys))
+		cmds := make([]redis.Cmder, 0, 2*len(keys))
 		for i, key := range keys {
 			name := s.entry(key)
-			left[i] = pipe.PTTL(ctx, name) // before the value: what comes between is fresher than it seems
-			known[i] = pipe.Get(ctx, name)
+			left[i] = redis.NewDurationCmd(ctx, time.Millisecond, "pttl", name) // before the value: what comes between is fresher than it seems
+			known[i] = redis.NewStringCmd(ctx, "get", name)
+			cmds = append(cmds, left[i], known[i])
 		}
+		pipe := s.client.Pipeline()
+		_ = pipe.BatchProcess(ctx, cmds...)
 		_, _ = pipe.Exec(ctx)
 		entries := make([]stampede.Entry, len(keys))
 		for i := range keys {
@@ -210,15 +214,23 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 
 // Set is that of stampede.Store.
 func (s *Store) Set(ctx context.Context, key string, e stampede.Entry) error {
-	_, err := call(ctx, s, func() (int, error) {
-		return setScript.Run(ctx, s.client, s.keys(key), encode(e), milliseconds(e.TTL+e.StaleFor),
-			s.channel(key)).Int()
+	id, err := call(ctx, s, func() (string, error) {
+		return setScript.Run(ctx, s.client, s.keys(key), uuid.NewString(), milliseconds(setTime)).Text()
 	})
 	if err != nil {
 		return fmt.Errorf("redisstore: set: %w", err)
 	}
-	return nil
+	switch o, err := s.Put(ctx, key, stampede.Ticket{ID: id, Turn: 1}, e); {
+	case err != nil:
+		return fmt.Errorf("redisstore: set: %w", err)
+	case o == stampede.Invalidated: // by an Invalidate, or by another Set, which may not come to its end
+		return s.Invalidate(ctx, key)
+	}
+	return nil // Superseded: by a load that began after this call
 }
+
+// setTime is what the ticket of a Set is kept for: it may be refused after that, as after an invalidation.
+const setTime = 10 * time.Second
 
 // Invalidate is that of stampede.Store.
 func (s *Store) Invalidate(ctx context.Context, keys ...string) error {

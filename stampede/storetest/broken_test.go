@@ -180,6 +180,9 @@ func TestBrokenStores(t *testing.T) {
 				t.ID = strings.TrimSuffix(t.ID, fmt.Sprint(t.Turn))
 			}}
 		}},
+		"a repeated begin makes the same ticket": {[]string{"RepeatedBegin"}, func() *broken {
+			return &broken{begin: func(t *stampede.Ticket) { t.ID, _, _ = strings.Cut(t.ID, "/") }, put: func(t *stampede.Ticket, _ *stampede.Entry) { t.ID += "/1" }}
+		}},
 		"turns stand still": {[]string{"Ticket"}, func() *broken { return &broken{begin: func(t *stampede.Ticket) { t.Turn = 1 }} }},
 		"puts ignore the ticket": {[]string{"Invalidate", "Set", "EvictedTicket", "Refused", "Schedules", "CacheSchedules"}, func() *broken {
 			return &broken{outcome: func(b *broken, key string, e stampede.Entry, o *stampede.Outcome) {

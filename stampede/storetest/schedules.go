@@ -100,15 +100,6 @@ func schedules(tb testing.TB, s Store) {
 			pause(r, 10*time.Millisecond)
 			return src.change(func() error { return stores[r.IntN(len(stores))].Invalidate(p.ctx, k) })
 		},
-		"set": func(r *rand.Rand) error {
-			pause(r, 50*time.Millisecond)
-			// What is set is the newest there is only if nothing changes meanwhile, so it comes as a change of its own.
-			v := src.read()
-			if err := stores[r.IntN(len(stores))].Set(p.ctx, k, value(v)); err != nil {
-				return err
-			}
-			return src.change(func() error { return stores[0].Invalidate(p.ctx, k) })
-		},
 		"evict": func(r *rand.Rand) error {
 			pause(r, 20*time.Millisecond)
 			if s.EvictEntry != nil && s.EvictTicket != nil {

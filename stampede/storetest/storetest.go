@@ -52,6 +52,7 @@ var checks = []check{
 	{"Ticket", "Begin makes the key's ticket or finds it; its turns rise.", tickets},
 	{"TicketKept", "A ticket is kept for the longest time asked for.", ticketKept},
 	{"Invalidate", "After Invalidate nothing is left, and no load that began before can store.", invalidate},
+	{"RepeatedBegin", "A Begin that arrives again after an invalidation does not make the ticket again that was dropped.", repeatedBegin},
 	{"Set", "Set stores whatever loads are under way, and they cannot store any more.", set},
 	{"EvictedTicket", "A load whose ticket was forgotten cannot store.", evictedTicket},
 	{"EvictedEntry", "A load whose key's entry was forgotten can store.", evictedEntry},
