@@ -84,11 +84,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -96,6 +94,7 @@ import (
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
 	"github.com/paddock-go/paddock/fencing"
+	"github.com/paddock-go/paddock/internal/rediswire"
 )
 
 // Options of New; nil is the zero Options.
@@ -114,11 +113,7 @@ type Options struct {
 	ReplicaWait time.Duration
 }
 
-const (
-	defaultPrefix      = "paddock"
-	defaultReplicaWait = 200 * time.Millisecond
-	maxPrefix          = 128 // bytes
-)
+const defaultReplicaWait = 200 * time.Millisecond
 
 // Locker is a paddock.Locker and paddock.Inspector. All methods may be called concurrently.
 type Locker struct {
@@ -142,12 +137,7 @@ func newLocker(client redis.UniversalClient, opts *Options, owned bool) (*Locker
 	if opts != nil {
 		o = *opts
 	}
-	if o.Prefix == "" {
-		o.Prefix = defaultPrefix
-	}
-	if o.Domain == "" {
-		o.Domain = "redis/" + o.Prefix
-	}
+	rediswire.Defaults("redis", &o.Prefix, &o.Domain)
 	if o.ReplicaWait == 0 {
 		o.ReplicaWait = defaultReplicaWait
 	}
@@ -212,10 +202,6 @@ func (o *Options) check(client redis.UniversalClient) error {
 		}
 	}
 	switch {
-	case len(o.Prefix) > maxPrefix || !utf8.ValidString(o.Prefix) || strings.ContainsAny(o.Prefix, "{}"):
-		return fmt.Errorf("the Prefix %q; it has to be at most %d bytes of UTF-8 without braces", o.Prefix, maxPrefix)
-	case o.CloseWait < 0:
-		return fmt.Errorf("CloseWait %v is negative", o.CloseWait)
 	case o.MinReplicas < 0:
 		return fmt.Errorf("MinReplicas %d is negative", o.MinReplicas)
 	case o.ReplicaWait < time.Millisecond:
@@ -223,7 +209,7 @@ func (o *Options) check(client redis.UniversalClient) error {
 	case o.MinReplicas > 0 && readTimeout > 0 && o.ReplicaWait >= readTimeout:
 		return fmt.Errorf("ReplicaWait %v is not shorter than the client's ReadTimeout %v", o.ReplicaWait, readTimeout)
 	}
-	return nil
+	return rediswire.CheckOptions(o.Prefix, o.CloseWait)
 }
 
 // Close is that of paddock.Locker. A Locker opened by URL closes its client as soon as the last lease has been released or

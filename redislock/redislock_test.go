@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -156,13 +155,13 @@ func suite(t *testing.T, nodes []*servers.Process, connect func(map[string]*serv
 		},
 		Commands: func() (n int64) {
 			for _, probe := range probes {
-				n += sent(t, probe)
+				n += servers.Sent(t, probe)
 			}
 			return n
 		},
 		Left: func(ctx context.Context) (keys []string, err error) {
 			for _, probe := range probes {
-				more, e := left(ctx, probe, prefix)
+				more, e := servers.LocksLeft(ctx, probe, prefix)
 				keys, err = append(keys, more...), errors.Join(err, e)
 			}
 			return keys, err
@@ -196,41 +195,6 @@ func closeAfter(tb testing.TB, l *Locker, client redis.UniversalClient) {
 			client.Close()
 		}()
 	})
-}
-
-// sent counts what Lockers send, which is not what scripts call.
-func sent(tb testing.TB, probe *redis.Client) int64 {
-	tb.Helper()
-	stats, err := probe.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		tb.Error(err)
-	}
-	var n int64
-	for line := range strings.Lines(stats) {
-		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
-		switch name {
-		case "evalsha", "eval", "script|load", "subscribe", "wait":
-			calls, _, _ := strings.Cut(rest, ",")
-			i, err := strconv.ParseInt(calls, 10, 64)
-			if err != nil {
-				tb.Errorf("INFO commandstats says %q", line)
-			}
-			n += i
-		}
-	}
-	return n
-}
-
-// left lists the keys of a prefix that are not documented to stay.
-func left(ctx context.Context, probe redis.UniversalClient, prefix string) ([]string, error) {
-	var left []string
-	keys := probe.Scan(ctx, 0, prefix+"*", 1000).Iterator()
-	for keys.Next(ctx) {
-		if key := keys.Val(); !strings.HasSuffix(key, "}:fence") {
-			left = append(left, key)
-		}
-	}
-	return left, keys.Err()
 }
 
 // newPrefix is unused so far.

@@ -175,7 +175,7 @@ func TestReadOnly(t *testing.T) {
 // repeatedUntil checks that an Acquire which fails goes on until it works.
 func repeatedUntil(t *testing.T, f fixture, works func()) {
 	t.Helper()
-	before := sent(t, f.probe)
+	before := servers.Sent(t, f.probe)
 	got := make(chan error, 1)
 	go func() {
 		lease, err := f.Acquire(context.Background(), "k", patient)
@@ -184,7 +184,7 @@ func repeatedUntil(t *testing.T, f fixture, works func()) {
 		}
 		got <- err
 	}()
-	until(t, "repeated", func() bool { return sent(t, f.probe) > before+1 })
+	until(t, "repeated", func() bool { return servers.Sent(t, f.probe) > before+1 })
 	works()
 	select {
 	case err := <-got:

@@ -104,9 +104,9 @@ func TestAcquireWaitsForReplicas(t *testing.T) {
 	probe := redis.NewClient(&redis.Options{Addr: p.primary.Addr})
 	defer probe.Close()
 	p.between.Hold()
-	before := sent(t, probe)
+	before := servers.Sent(t, probe)
 	waiter := waitFor(t.Context(), l, "k")
-	until(t, "repeated", func() bool { return sent(t, probe) > before+2 })
+	until(t, "repeated", func() bool { return servers.Sent(t, probe) > before+2 })
 	p.between.Pass()
 	comes(t, waiter, "an Acquire whose replica came back")
 }
@@ -143,14 +143,14 @@ func TestWireCostWithReplicas(t *testing.T) {
 	must(t, take(t, l, "warm", patient).Release(t.Context()))
 	must(t, probe.ScriptFlush(t.Context()).Err())
 	must(t, take(t, l, "warm", patient).Release(t.Context()))
-	before := sent(t, probe)
+	before := servers.Sent(t, probe)
 	lease := take(t, l, "k", patient)
-	if n := sent(t, probe) - before; n != 2 {
+	if n := servers.Sent(t, probe) - before; n != 2 {
 		t.Errorf("an acquisition with replicas costs %d commands; want the script and WAIT", n)
 	}
-	before = sent(t, probe)
+	before = servers.Sent(t, probe)
 	must(t, lease.Release(t.Context()))
-	if n := sent(t, probe) - before; n != 1 {
+	if n := servers.Sent(t, probe) - before; n != 1 {
 		t.Errorf("a release with replicas costs %d commands; want 1", n)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/paddock-go/paddock/backend"
 	"github.com/paddock-go/paddock/fencing"
 	"github.com/paddock-go/paddock/internal/rediswire"
+	"github.com/paddock-go/paddock/internal/servers"
 )
 
 func attempt(key string, ttl time.Duration) *backend.Attempt {
@@ -146,7 +147,7 @@ func TestWhatStays(t *testing.T) {
 	if d := keep("once"); d < week-time.Minute {
 		t.Errorf("an undone attempt shortened the record's life to %v", d)
 	}
-	if left, err := left(t.Context(), f.probe, f.prefix); err != nil || len(left) > 0 {
+	if left, err := servers.LocksLeft(t.Context(), f.probe, f.prefix); err != nil || len(left) > 0 {
 		t.Errorf("left beside fence records: %q, %v", left, err)
 	}
 }

@@ -34,11 +34,11 @@ func TestWireCost(t *testing.T) {
 		}, 1},
 		{"a release", func() error { return lease.Release(t.Context()) }, 1},
 	} {
-		before := sent(t, f.probe)
+		before := servers.Sent(t, f.probe)
 		if err := step.do(); err != nil {
 			t.Fatalf("%s: %v", step.what, err)
 		}
-		if n := sent(t, f.probe) - before; n != step.want {
+		if n := servers.Sent(t, f.probe) - before; n != step.want {
 			t.Errorf("%s costs %d commands; want %d", step.what, n, step.want)
 		}
 	}
@@ -60,7 +60,7 @@ func TestWireCostOfWaiting(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { l.Close() })
 
-		before := sent(t, holder.probe)
+		before := servers.Sent(t, holder.probe)
 		var waiting sync.WaitGroup
 		wait := func() {
 			if err := paddock.Do(t.Context(), l, "k", patient, func(context.Context, *paddock.Lease) error { return nil }); err != nil {
@@ -77,13 +77,13 @@ func TestWireCostOfWaiting(t *testing.T) {
 		}
 		until(t, "waiting", func() bool { return contended.Load() == int64(waiters) })
 		// The first asks, once more when it could hear of a release, and again when it is subscribed.
-		if n := sent(t, holder.probe) - before; n > 6 {
+		if n := servers.Sent(t, holder.probe) - before; n > 6 {
 			t.Errorf("%d goroutines that wait cost %d commands; that should not depend on how many they are", waiters, n)
 		}
-		before = sent(t, holder.probe)
+		before = servers.Sent(t, holder.probe)
 		must(t, lease.Release(t.Context()))
 		waiting.Wait()
-		if n, want := sent(t, holder.probe)-before, int64(1+2*waiters+waiters/2+5); n > want {
+		if n, want := servers.Sent(t, holder.probe)-before, int64(1+2*waiters+waiters/2+5); n > want {
 			t.Errorf("%d hand-offs cost %d commands; want 2 each, some tries in vain and the first release: %d", waiters, n, want)
 		}
 	}
@@ -157,7 +157,7 @@ func TestLostReply(t *testing.T) {
 	t.Cleanup(func() { l.Close() })
 	must(t, take(t, l, "warm", patient).Release(t.Context()))
 
-	before := sent(t, f.probe)
+	before := servers.Sent(t, f.probe)
 	proxy.LoseReplies()
 	got := make(chan *paddock.Lease, 1)
 	go func() {
@@ -174,7 +174,7 @@ func TestLostReply(t *testing.T) {
 	if lease == nil {
 		t.FailNow()
 	}
-	if n := sent(t, f.probe) - before; n != 2 {
+	if n := servers.Sent(t, f.probe) - before; n != 2 {
 		t.Errorf("the try cost %d commands; this test is about a request that is sent twice", n)
 	}
 	if owner := f.probe.Get(t.Context(), lock).Val(); owner != lease.Owner() {

@@ -55,7 +55,7 @@ type seat struct {
 	i     int
 
 	asking bool // a request that may create the lock is under way
-	unsure bool // one had no answer, or was sent twice: it may arrive at any time
+	strays int  // requests that had no answer, or were sent twice: they may arrive at any time
 
 	// What is to be given back is told to the node once, and if that fails it is the node's debt (see debts.go).
 	calls    int  // of giveBack, that a release or an undo waits for
@@ -101,7 +101,7 @@ func (s *seat) stand() (bool, error) {
 	c := s.claim
 	for begun, pause := time.Now(), time.Duration(0); ; {
 		sent := time.Now()
-		a := s.node.grant(c)
+		a := s.node.grant(c, s.unsent)
 		took := time.Since(sent)
 		if withdrawn := s.answered(a); withdrawn {
 			_, _ = s.giveBack(false) // what fails goes on in the background
@@ -134,13 +134,33 @@ func (s *seat) answered(a answer) (withdrawn bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.asking = false
-	s.unsure = s.unsure || a.stray
+	if a.stray {
+		s.strays++
+	}
 	c.vote.answers[s.i] = a
 	if c.closed || c.stage == lost {
 		return true
 	}
 	c.step()
 	return false
+}
+
+// unsent takes in that a request of which the outcome was not known has never been sent.
+func (s *seat) unsent() {
+	s.claim.mu.Lock()
+	defer s.claim.mu.Unlock()
+	s.strays--
+	s.claim.tell()
+}
+
+// settled reports whether there is nothing to be told to the node any more, by what was heard since.
+func (s *seat) settled() bool {
+	s.claim.mu.Lock()
+	defer s.claim.mu.Unlock()
+	if s.nothing() && !s.given {
+		s.returned(false)
+	}
+	return s.given
 }
 
 // askAgain waits for a moment, and reports whether the node is to be asked again: others should give way soon.
@@ -272,7 +292,7 @@ func (s *seat) giveBack(undo bool) (had bool, err error) {
 		return false, err
 	}
 	s.telling = true
-	mark, ttl := s.asking || s.unsure, c.ttl
+	mark, ttl := s.asking || s.strays > 0, c.ttl
 	c.mu.Unlock()
 
 	had, err = s.node.release(c, mark)
@@ -315,7 +335,7 @@ func (c *claim) tell() {
 // nothing reports whether the node has nothing of the claim, and will not have. Called with mu held.
 func (s *seat) nothing() bool {
 	b := s.claim.vote.answers[s.i].ballot
-	return s.given || !s.asking && !s.unsure && (b == refused || b == failed)
+	return s.given || !s.asking && s.strays == 0 && (b == refused || b == failed)
 }
 
 var (

@@ -126,6 +126,30 @@ func (p *payment) close() {
 // settle tells the node of a batch. Nil: it has confirmed all of that.
 func (p *payment) settle(batch []*seat) error {
 	n := p.node
+	var told []*seat
+	var paid []string
+	for _, s := range batch {
+		if s.settled() {
+			paid = append(paid, s.claim.owner)
+		} else {
+			told = append(told, s)
+		}
+	}
+	failed := p.tell(told, &paid)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, owner := range paid {
+		delete(n.debts, owner)
+	}
+	return failed
+}
+
+// tell makes the calls of a batch, and adds the owners that the node has confirmed to paid.
+func (p *payment) tell(batch []*seat, paid *[]string) (failed error) {
+	if len(batch) == 0 {
+		return nil
+	}
+	n := p.node
 	ctx, cancel := context.WithTimeout(context.Background(), maxTold)
 	defer cancel()
 	var calls []*rediswire.Call
@@ -135,9 +159,7 @@ func (p *payment) settle(batch []*seat) error {
 		owners = append(owners, owner)
 		calls = append(calls, n.releasing(ctx, s.claim, owner, true))
 	}
-	sent := p.send(ctx, p.client, p.heeds, calls, func(error) {})
-	var failed error
-	var paid []string
+	sent := send(ctx, p.client, p.heeds, func(error, bool) {}, calls...)
 	for i, s := range batch {
 		err, had := sent, false
 		if !errors.Is(sent, errAbandoned) {
@@ -151,16 +173,11 @@ func (p *payment) settle(batch []*seat) error {
 		s.claim.mu.Lock()
 		if err == nil {
 			s.returned(had)
-			paid = append(paid, s.claim.owner)
+			*paid = append(*paid, s.claim.owner)
 		} else {
 			s.untold(err)
 		}
 		s.claim.mu.Unlock()
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, owner := range paid {
-		delete(n.debts, owner)
 	}
 	return failed
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -105,32 +106,47 @@ func newNode(q *quorum, i int, client redis.UniversalClient) *node {
 // call makes calls, and returns at ctx's end at the latest. The error is that of the first, or says that none of them has a
 // result: see noResult.
 func (n *node) call(ctx context.Context, calls ...*rediswire.Call) error {
+	return n.callLate(ctx, nil, calls...)
+}
+
+// callLate is call, and has late called with the error of a first call that was abandoned, when it has one.
+func (n *node) callLate(ctx context.Context, late func(error), calls ...*rediswire.Call) error {
 	if !n.asking() {
 		return n.explain(errBacklog)
 	}
-	return n.explain(n.send(ctx, n.client, n.heeds, calls, n.heard))
+	err := send(ctx, n.client, n.heeds, func(err error, abandoned bool) {
+		n.heard(err)
+		if abandoned && late != nil {
+			late(err)
+		}
+	}, calls...)
+	return n.explain(err)
 }
 
-// send sends calls through client, which heeds contexts or not, and then has done called with their error.
-func (n *node) send(ctx context.Context, client redis.UniversalClient, heeds bool, calls []*rediswire.Call, done func(error)) error {
+// send sends calls through client, which heeds contexts or not. Then it has done called with their error.
+func send(ctx context.Context, client redis.UniversalClient, heeds bool, done func(err error, abandoned bool), calls ...*rediswire.Call) error {
 	if heeds {
 		rediswire.Send(ctx, client, calls...)
-		_, err := calls[0].Result()
-		done(err)
+		err := calls[0].Err()
+		done(err, false)
 		return err
 	}
+	var over atomic.Bool // the first to say so goes on
 	answered := make(chan error, 1)
 	go func() { // until the client's own time limits; nobody waits for it
 		rediswire.Send(ctx, client, calls...)
-		_, err := calls[0].Result()
-		done(err)
+		err := calls[0].Err()
+		done(err, !over.CompareAndSwap(false, true))
 		answered <- err
 	}()
 	select {
 	case err := <-answered:
 		return err
 	case <-ctx.Done():
-		return errAbandoned
+		if over.CompareAndSwap(false, true) {
+			return errAbandoned
+		}
+		return <-answered
 	}
 }
 
@@ -217,20 +233,26 @@ var (
 	errForeign = &finalError{errors.New("the lock's key holds a value that paddock did not write")}
 )
 
-// grant asks for the lock.
-func (n *node) grant(c *claim) answer {
+// grant asks for the lock. If it turns out later that a request without an answer was never sent, it calls unsent.
+func (n *node) grant(c *claim, unsent func()) answer {
 	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 	defer cancel()
 	owner := &rediswire.Counted{Arg: c.owner}
 	ask := grantScript.Call(ctx, "3", c.lock, c.fence, c.mark(c.owner), owner, c.asked.Milliseconds(), c.note, n.keep().Milliseconds())
-	if err := n.call(ctx, ask); err != nil {
+	err := n.callLate(ctx, func(err error) {
+		if err != nil && !mayArrive(owner, err) {
+			unsent()
+		}
+	}, ask)
+	if err != nil {
 		return answer{ballot: failed, err: err, stray: mayArrive(owner, err)}
 	}
 	a, err := parseGrant(ask)
 	if err != nil {
 		a = answer{ballot: failed, err: fmt.Errorf("%s: %w", n.name, err)}
+		a.stray = !errors.Is(err, errOver) && !errors.Is(err, errForeign) // else the lock may be there
 	}
-	a.stray = owner.Twice()
+	a.stray = a.stray || owner.Twice()
 	return a
 }
 

@@ -130,6 +130,12 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 		}
 		locked <- err
 	}()
+	limit := sent.Add(2 * c.timeout)
+	if end, ok := ctx.Deadline(); ok { // before that, to say what each node has said
+		if end = end.Add(-time.Until(end) / 20); end.Before(limit) {
+			limit = end
+		}
+	}
 	look := time.NewTimer(silence)
 	defer look.Stop()
 	for {
@@ -146,9 +152,9 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 			c.close()
 			return backend.Grant{}, ctx.Err()
 		case <-look.C:
-			if time.Since(sent) < 2*c.timeout {
+			if left := time.Until(limit); left > 0 {
 				c.doubt()
-				look.Reset(silence)
+				look.Reset(min(silence, left))
 				continue
 			}
 			c.close()

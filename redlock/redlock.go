@@ -27,19 +27,28 @@
 //	                           try, 1 to release, 1 to renew, up to 256 in a pipeline. A vote that nobody has won costs more.
 //	                           A process with waiters has one subscription to each node, until 30 s after the last has gone.
 //	what stays behind          On each node the fence record: 7 days after the last grant (5 minutes with NoFence). The mark of
-//	                           an undone owner: 5 minutes. On a node that does not answer when the lock is released, the
-//	                           lock, until its TTL is over or the node can be told.
+//	                           an owner whose requests may still be on their way: 5 minutes. On a node that does not answer when
+//	                           the lock is given up, the lock: until the node can be told, the TTL is over, or the Locker
+//	                           has been closed for CloseWait. It keeps nobody from the lock while a majority is without it.
 //
 // # Nodes that do not answer
 //
-// Every call to a node has a time limit of its own, and the majority decides: the rest is finished behind. A node that has not
-// answered anything for 100 ms is not waited for where the others can decide. What it may have got is undone later: it is told,
-// at least every second or so, until it confirms or the TTL is over; and it is told to refuse what may still be on its way. An
-// Acquire without a majority of answers ends, with ErrUnavailable and what each node said, after one TTL (at least 5 s).
+// Every call to a node has a time limit of its own, Options.NodeTimeout or less, and the majority decides: the rest is finished behind
+// it. A node that has not answered anything for 100 ms is not waited for where the others can decide. What a node could not
+// be told to give up it owes: it is told again, on a new connection when the old ones are silent, each node for itself, at
+// first soon and then every second or so, until it confirms or the TTL is over; and it is told to refuse what may still be
+// on its way. A node that restarts without its data has forgotten that too, so a request which has been under way since before may
+// leave a lock there, for its TTL. So may one that arrives more than 5 minutes late.
 //
-// go-redis repeats commands, and connects again and again, for seconds by default. Clients with MaxRetries: -1, DialerRetries: 1
-// and ContextTimeoutEnabled: true say at once what they think of a node. A client that has failed to connect PoolSize times tries
-// only once a second until it succeeds.
+// An Acquire without a majority of answers ends, with ErrUnavailable and what each node said, after one TTL (at least 5 s); at once
+// if so many nodes refuse for good that the rest is no majority: no permission, wrong password, a value under our keys that
+// paddock did not write. A few of those are like nodes that are down. A Release without a majority of answers returns
+// ErrUnavailable, and goes on in the background.
+//
+// go-redis repeats commands, and connects again and again, for seconds by default, and goes on when their contexts have ended. The Locker
+// does not wait for that, which costs it a goroutine for each call. Clients with MaxRetries: -1, DialerRetries: 1 and
+// ContextTimeoutEnabled: true say at once what they think of a node. A client that has failed to connect PoolSize times tries
+// only once a second until it succeeds. What such a client has sent twice is told apart from what it has not.
 //
 // Contenders that ask at the same time may split the nodes, so that nobody has a majority. The one that has the first of the
 // nodes which answer asks again, and the others give way.
@@ -99,10 +108,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -110,6 +117,7 @@ import (
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
 	"github.com/paddock-go/paddock/fencing"
+	"github.com/paddock-go/paddock/internal/rediswire"
 )
 
 // Options of New; nil is the zero Options.
@@ -134,9 +142,7 @@ type Options struct {
 }
 
 const (
-	defaultPrefix    = "paddock"
 	defaultCloseWait = 5 * time.Second
-	maxPrefix        = 128 // bytes
 	minNodes         = 3
 )
 
@@ -163,12 +169,7 @@ func newLocker(clients []redis.UniversalClient, opts *Options, owned bool) (*Loc
 	if opts != nil {
 		o = *opts
 	}
-	if o.Prefix == "" {
-		o.Prefix = defaultPrefix
-	}
-	if o.Domain == "" {
-		o.Domain = "redlock/" + o.Prefix
-	}
+	rediswire.Defaults("redlock", &o.Prefix, &o.Domain)
 	if o.CloseWait == 0 {
 		o.CloseWait = defaultCloseWait
 	}
@@ -249,10 +250,6 @@ const failoverAddr = "FailoverClient"
 func (o *Options) check(nodes int) error {
 	majority := nodes/2 + 1
 	switch {
-	case len(o.Prefix) > maxPrefix || !utf8.ValidString(o.Prefix) || strings.ContainsAny(o.Prefix, "{}"):
-		return fmt.Errorf("Prefix %q; it has to be at most %d bytes of UTF-8 without braces", o.Prefix, maxPrefix)
-	case o.CloseWait < 0:
-		return fmt.Errorf("CloseWait %v is negative", o.CloseWait)
 	case o.NodeTimeout < 0:
 		return fmt.Errorf("NodeTimeout %v is negative", o.NodeTimeout)
 	case o.NoFence && o.FenceQuorum != 0:
@@ -260,7 +257,7 @@ func (o *Options) check(nodes int) error {
 	case !o.NoFence && (o.FenceQuorum < majority || o.FenceQuorum > nodes):
 		return fmt.Errorf("FenceQuorum %d; of %d nodes it takes %d to %d", o.FenceQuorum, nodes, majority, nodes)
 	}
-	return nil
+	return rediswire.CheckOptions(o.Prefix, o.CloseWait)
 }
 
 // Close is that of paddock.Locker. Nodes beyond a majority that have not confirmed by the end of CloseWait are no error: what they

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -66,6 +67,76 @@ func openAt(tb testing.TB, addrs []string, o redis.Options, opts *Options) *Lock
 	return l
 }
 
+// open returns a Locker that must have nothing left to say when it is closed with the test.
+func (c *cluster) open(tb testing.TB, o redis.Options, opts Options) *Locker {
+	tb.Helper()
+	l := openAt(tb, c.addrs, o, &opts)
+	closing(tb, l)
+	return l
+}
+
+func closing(tb testing.TB, l *Locker) {
+	tb.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			tb.Errorf("Close: %v", err)
+		}
+	})
+}
+
+// minute is a TTL that no test waits for.
+var minute = &paddock.Options{TTL: time.Minute}
+
+// take acquires key, which has to be free.
+func take(tb testing.TB, l paddock.Locker, key string) *paddock.Lease {
+	tb.Helper()
+	lease, err := l.TryAcquire(context.Background(), key, minute)
+	if err != nil {
+		tb.Fatalf("TryAcquire(%q): %v", key, err)
+	}
+	return lease
+}
+
+// refusedTry tries for a key that is held.
+func refusedTry(tb testing.TB, l paddock.Locker, key string) {
+	tb.Helper()
+	if _, err := l.TryAcquire(context.Background(), key, minute); !errors.Is(err, paddock.ErrHeld) {
+		tb.Fatalf("TryAcquire(%q): %v; want ErrHeld", key, err)
+	}
+}
+
+// until polls until ok, for a generous time, which is less than a minute's TTL.
+func until(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatalf("not %s after 20 s", what)
+		}
+	}
+}
+
+// empty waits until no node has a lock of the prefix any more.
+func (c *cluster) empty(tb testing.TB, prefix string) {
+	tb.Helper()
+	var left []string
+	defer func() {
+		if tb.Failed() {
+			tb.Logf("left behind: %q", left)
+		}
+	}()
+	until(tb, "rid of all locks", func() bool {
+		var err error
+		left, err = c.left(context.Background(), prefix)
+		return err == nil && len(left) == 0
+	})
+}
+
+// holder is who has the lock on node i.
+func (c *cluster) holder(l *Locker, key string, i int) string {
+	value, _ := c.probes[i].Get(context.Background(), l.quorum.names(key).lock).Result()
+	owner, _, _ := strings.Cut(value, "#")
+	return owner
+}
+
 // newPrefix is one that nobody else has.
 func newPrefix() string { return "test-" + strings.ToLower(rand.Text()[:10]) }
 
@@ -74,41 +145,6 @@ func must(tb testing.TB, err error) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-}
-
-// sent counts what Lockers send to a node, which is not what scripts call.
-func sent(tb testing.TB, probe redis.UniversalClient) int64 {
-	tb.Helper()
-	stats, err := probe.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		tb.Error(err)
-	}
-	var n int64
-	for line := range strings.Lines(stats) {
-		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
-		switch name {
-		case "evalsha", "eval", "script|load", "subscribe":
-			calls, _, _ := strings.Cut(rest, ",")
-			i, err := strconv.ParseInt(calls, 10, 64)
-			if err != nil {
-				tb.Errorf("INFO commandstats says %q", line)
-			}
-			n += i
-		}
-	}
-	return n
-}
-
-// left lists the keys of a prefix on a node that are not documented to stay.
-func left(ctx context.Context, probe redis.UniversalClient, prefix string) ([]string, error) {
-	var left []string
-	keys := probe.Scan(ctx, 0, prefix+":*", 1000).Iterator()
-	for keys.Next(ctx) {
-		if key := keys.Val(); !strings.HasSuffix(key, "}:fence") && !strings.Contains(key, "}:undone:") {
-			left = append(left, key)
-		}
-	}
-	return left, keys.Err()
 }
 
 // cluster is five nodes of a test's own.
@@ -145,7 +181,7 @@ func (c *cluster) each(f func(i int)) {
 func (c *cluster) left(ctx context.Context, prefix string) ([]string, error) {
 	var all []string
 	for _, i := range c.up {
-		keys, err := left(ctx, c.probes[i], prefix)
+		keys, err := servers.LocksLeft(ctx, c.probes[i], prefix)
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +217,7 @@ func (c *cluster) conform(t *testing.T, o redis.Options, opts Options, spoiled [
 		},
 		Commands: func() int64 {
 			var n int64
-			c.each(func(i int) { n += sent(t, c.probes[i]) })
+			c.each(func(i int) { n += servers.Sent(t, c.probes[i]) })
 			return n
 		},
 		Costs: conformance.Costs{Acquire: int64(len(c.up)) + fences, Contended: int64(len(c.up)), Release: int64(len(c.up))},
@@ -230,8 +266,15 @@ func (l links) link(locker *Locker) conformance.Link {
 var all = []int{0, 1, 2, 3, 4}
 
 func TestConformance(t *testing.T) {
-	servers.Full(t)
 	newCluster(t).conform(t, impatient, Options{}, all)
+}
+
+func TestConformanceMinorityDown(t *testing.T) {
+	c := newCluster(t)
+	c.up = []int{1, 2, 4}
+	c.nodes[0].Kill()
+	c.nodes[3].Kill()
+	c.conform(t, impatient, Options{}, c.up)
 }
 
 // TestConformanceDefaultClients is the suite for clients as go-redis makes them, whose commands do not end with their contexts,
@@ -241,21 +284,22 @@ func TestConformanceDefaultClients(t *testing.T) {
 	newCluster(t).conform(t, redis.Options{}, Options{}, []int{0, 2, 4})
 }
 
-func TestConformanceNoFence(t *testing.T) {
-	servers.Full(t)
-	newCluster(t).conform(t, impatient, Options{NoFence: true}, all)
-}
-
-func TestConformanceMinorityDown(t *testing.T) {
+// TestConformanceMinorityDownDefaultClients has them wait for nodes that are down.
+func TestConformanceMinorityDownDefaultClients(t *testing.T) {
 	servers.Full(t)
 	c := newCluster(t)
 	c.up = []int{1, 2, 4}
 	c.nodes[0].Kill()
 	c.nodes[3].Kill()
-	c.conform(t, impatient, Options{}, c.up)
+	c.conform(t, redis.Options{PoolSize: impatient.PoolSize}, Options{}, c.up)
 }
 
-// Close waits for what the stopped nodes may have.
+func TestConformanceNoFence(t *testing.T) {
+	servers.Full(t)
+	newCluster(t).conform(t, impatient, Options{NoFence: true}, all)
+}
+
+// TestConformanceMinorityStopped takes minutes: each Close waits for what the stopped nodes may have.
 func TestConformanceMinorityStopped(t *testing.T) {
 	servers.Full(t)
 	c := newCluster(t)

@@ -216,7 +216,10 @@ func (s *seat) restored(ok, stray bool) (withdrawn bool) {
 	c := s.claim
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.asking, s.unsure = false, s.unsure || stray
+	s.asking = false
+	if stray {
+		s.strays++
+	}
 	if ok {
 		c.vote.answers[s.i].ballot = granted
 	}

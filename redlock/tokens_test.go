@@ -71,7 +71,7 @@ func TestTokensInEverySchedule(t *testing.T) {
 	var all int64
 	for _, w := range sound {
 		w.rule = theRule
-		wrong, n := w.search(t, each, each/20, 15*time.Second/time.Duration(len(sound)))
+		wrong, n := w.search(t, each, each/20, 8*time.Second/time.Duration(len(sound)))
 		if all += n; wrong != "" {
 			t.Error(wrong)
 		}
