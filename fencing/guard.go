@@ -29,7 +29,7 @@ type Guard interface {
 var (
 	ErrStale   = errors.New("fencing: stale fence")    // a later holder was here before: stop, and undo nothing
 	ErrDomain  = errors.New("fencing: another domain") // the mark is of another lock service
-	ErrInvalid = errors.New("fencing: invalid fence")  // or resource: no lease has it
+	ErrInvalid = errors.New("fencing: invalid")        // a fence that no lease has, or another value that can never work
 )
 
 // StaleError is the ErrStale of a refused fence.
@@ -118,9 +118,12 @@ func (m *Memory) Do(ctx context.Context, resource string, f Fence, write func())
 
 // Migrate lets fences of the domain to pass for resource, whose mark is of the domain from: what an operator calls when the locks move to
 // another service, and no holder of the old one is left. It is ErrDomain when the mark is of neither, and nil when there is nothing to do.
-func (m *Memory) Migrate(_ context.Context, resource, from, to string) error {
+func (m *Memory) Migrate(ctx context.Context, resource, from, to string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	seen, ok := m.marks[resource]
 	move, err := Migration(resource, seen, from, to)
 	if ok && move {
@@ -131,8 +134,8 @@ func (m *Memory) Migrate(_ context.Context, resource, from, to string) error {
 
 // Migration is the rule of Migrate for authors of guards: whether the mark seen of resource has to become Fence{Domain: to}.
 func Migration(resource string, seen Fence, from, to string) (move bool, err error) {
-	if from == "" || to == "" || from == to {
-		return false, fmt.Errorf("%w: cannot migrate %q from domain %q to %q", ErrInvalid, resource, from, to)
+	if err := ValidateMigration(resource, from, to); err != nil {
+		return false, err
 	}
 	switch seen.Domain {
 	case "", to:
@@ -141,4 +144,18 @@ func Migration(resource string, seen Fence, from, to string) (move bool, err err
 		return true, nil
 	}
 	return false, fmt.Errorf("%w: %q has seen %v, not one of %q", ErrDomain, resource, seen, from)
+}
+
+// ValidateMigration returns an ErrInvalid that says why resource cannot be migrated from one domain to the other, or nil: for
+// authors of guards, before they ask for the mark.
+func ValidateMigration(resource, from, to string) error {
+	for _, domain := range []string{from, to} {
+		if err := Validate(resource, Fence{Domain: domain, Token: 1, Owner: "operator"}); err != nil {
+			return err
+		}
+	}
+	if from == to {
+		return fmt.Errorf("%w: cannot migrate %q from domain %q to itself", ErrInvalid, resource, from)
+	}
+	return nil
 }

@@ -34,6 +34,7 @@ type Process struct {
 	argv  []string
 	env   []string
 	ready func(context.Context) error
+	after func()     // it was killed: sees to what outlives it; or nil
 	tb    testing.TB // nil for a shared server
 
 	mu     sync.Mutex
@@ -185,6 +186,9 @@ func (p *Process) Kill() {
 	cmd, exited := p.current()
 	_ = cmd.Process.Signal(syscall.SIGKILL)
 	<-exited
+	if p.after != nil {
+		p.after()
+	}
 }
 
 // Restart runs the same command again on the same address and data, after

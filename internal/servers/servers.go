@@ -1,14 +1,15 @@
 // Package servers gives tests real servers to work against: redis-server
-// (alone, replicated, under Sentinel, as a Cluster), etcd and ZooKeeper, as
-// child processes on loopback, with the means to pause, kill, restart and cut
-// them off, and a TCP proxy that delays, holds or loses what passes it.
+// (alone, replicated, under Sentinel, as a Cluster), etcd, ZooKeeper,
+// PostgreSQL and MariaDB, as child processes on loopback, with the means to
+// pause, kill, restart and cut them off, and a TCP proxy that delays, holds or
+// loses what passes it.
 //
 // A server started for a test ends with the test. A shared one (SharedRedis,
-// SharedRedlock, SharedEtcd, SharedZooKeeper) is started at its first use and
-// ends with the test binary, however that ends. Addresses in the environment
-// (see the Env constants) take the place of shared servers; the others are
-// always processes, since a test that asks for a server of its own means to
-// harm it.
+// SharedRedlock, SharedEtcd, SharedZooKeeper, SharedPostgres, SharedMariaDB) is
+// started at its first use and ends with the test binary, however that ends.
+// Addresses in the environment (see the Env constants) take the place of shared
+// servers; the others are always processes, since a test that asks for a server
+// of its own means to harm it.
 //
 // Where a program is missing the test is skipped, with a line that names what
 // to install; with CI=true in the environment it fails instead.
@@ -40,6 +41,8 @@ const (
 	EnvRedlock   = "PADDOCK_TEST_REDLOCK"
 	EnvEtcd      = "PADDOCK_TEST_ETCD"
 	EnvZooKeeper = "PADDOCK_TEST_ZOOKEEPER"
+	EnvPostgres  = "PADDOCK_TEST_POSTGRES" // user postgres, no password, database postgres
+	EnvMariaDB   = "PADDOCK_TEST_MARIADB"  // user root, no password, database paddock
 )
 
 // missing ends the test: as a failure in CI, where a silent skip would hide
