@@ -3,15 +3,20 @@
 # make lint    gofmt, go vet, staticcheck
 # make deps    what each package may import
 # make bench   every benchmark once, also those beside peers in bench/; BENCHTIME=2000x for figures
+# make faults  every backend under attack, DURATION in all; BACKEND for one, SEED to repeat; a run
+#              of 30m and more writes docs/faults.md
 # make demo    the stampede, and its cure
 # make fmt     gofmt -w
 
 TESTFLAGS ?=
 BENCHTIME ?= 1x
+DURATION  ?= 75s
+SEED      ?= 0
+BACKEND   ?=
 # The longest first, since packages are tested side by side.
 PACKAGES  ?= ./zklock ./etcdlock ./redislock ./redlock ./cmd/... ./...
 
-.PHONY: test test-full servers lint deps bench demo fmt tools
+.PHONY: test test-full servers lint deps bench faults demo fmt tools
 .DEFAULT_GOAL := test
 
 test:
@@ -26,6 +31,10 @@ servers:
 bench:
 	@. ./.ci/servers; go test -run '^$$' -bench . -benchtime $(BENCHTIME) $(TESTFLAGS) $(PACKAGES) && \
 	cd bench && go test -bench . -benchtime $(BENCHTIME) $(TESTFLAGS) ./...
+
+faults:
+	@. ./.ci/servers; cd faults && go test -v -count=1 -timeout 3h $(TESTFLAGS) . -args \
+	-duration $(DURATION) -seed $(SEED) -backend '$(BACKEND)' -report ../docs/faults.md
 
 lint: tools
 	@unformatted=$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l); \
