@@ -3,7 +3,10 @@ package paddock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/paddock-go/paddock/fencing"
 )
 
 // Do acquires key, runs fn, and releases.
@@ -31,6 +34,23 @@ func TryDo(ctx context.Context, l Locker, key string, opts *Options, fn func(ctx
 		return err
 	}
 	return run(ctx, lease, fn)
+}
+
+// Guarded returns an fn for Do and TryDo that shows the lease's fence for resource to guard, and then runs fn: once fn runs, a
+// holder that was deposed without noticing is refused, before fn's first write.
+//
+//	err := paddock.Do(ctx, locker, "invoice/4711", nil, paddock.Guarded(guard, "invoice/4711", charge))
+//
+// If guard refuses the fence, fn does not run, the lease is released and Do returns the guard's error: fencing.ErrStale when a later
+// holder was there before, fencing.ErrDomain when the mark is of another lock service. So it does if the guard cannot
+// be reached. fn shows the fence again with each write, as guards do.
+func Guarded(guard fencing.Guard, resource string, fn func(ctx context.Context, lease *Lease) error) func(ctx context.Context, lease *Lease) error {
+	return func(ctx context.Context, lease *Lease) error {
+		if err := guard.Advance(ctx, resource, lease.Fence()); err != nil {
+			return fmt.Errorf("paddock: %q is guarded: %w", lease.Key(), err)
+		}
+		return fn(ctx, lease)
+	}
 }
 
 const releaseWait = 5 * time.Second

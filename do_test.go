@@ -22,6 +22,13 @@ func free(t *testing.T, l paddock.Locker, key string) {
 	}
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := memlock.New(nil)
@@ -111,6 +118,83 @@ func TestDoEndsItsContextWithTheCallers(t *testing.T) {
 	if err != shop {
 		t.Errorf("Do: %v", err)
 	}
+}
+
+// TestGuarded: fn runs with the mark at the lease's fence, or not at all; either way the lease is released.
+func TestGuarded(t *testing.T) {
+	l := memlock.New(nil)
+	defer l.Close()
+	var guard fencing.Memory
+	for name, do := range map[string]func(context.Context, paddock.Locker, string, *paddock.Options, func(context.Context, *paddock.Lease) error) error{
+		"Do": paddock.Do, "TryDo": paddock.TryDo,
+	} {
+		ours := errors.New("ours")
+		var first fencing.Fence
+		err := do(t.Context(), l, name, nil, paddock.Guarded(&guard, name, func(ctx context.Context, lease *paddock.Lease) error {
+			first = lease.Fence()
+			deposed := first
+			deposed.Token--
+			if err := guard.Advance(ctx, name, deposed); !errors.Is(err, fencing.ErrStale) {
+				t.Errorf("%s: an earlier holder while fn runs: %v; want ErrStale", name, err)
+			}
+			return ours
+		}))
+		if err != ours {
+			t.Errorf("%s of a guarded fn: %v; want its own error", name, err)
+		}
+		free(t, l, name)
+
+		never := paddock.Guarded(&guard, name, func(context.Context, *paddock.Lease) error {
+			t.Errorf("%s: fn runs though the guard refused", name)
+			return nil
+		})
+		later := first
+		later.Token += 1e9
+		must(t, guard.Advance(t.Context(), name, later))
+		var stale *fencing.StaleError
+		if err := do(t.Context(), l, name, nil, never); !errors.As(err, &stale) || stale.Seen != later {
+			t.Errorf("%s where a later holder was: %v; want a StaleError", name, err)
+		}
+		free(t, l, name)
+		must(t, guard.Migrate(t.Context(), name, first.Domain, "another"))
+		if err := do(t.Context(), l, name, nil, never); !errors.Is(err, fencing.ErrDomain) {
+			t.Errorf("%s where the mark is of another domain: %v; want ErrDomain", name, err)
+		}
+		free(t, l, name)
+		if err := do(t.Context(), l, name, nil, paddock.Guarded(unreachable{}, name, nil)); !errors.Is(err, errUnreachable) {
+			t.Errorf("%s with a guard that cannot be reached: %v", name, err)
+		}
+		free(t, l, name)
+	}
+}
+
+// unreachable is a guard that cannot be.
+type unreachable struct{}
+
+var errUnreachable = errors.New("unreachable")
+
+func (unreachable) Advance(context.Context, string, fencing.Fence) error { return errUnreachable }
+
+// TestGuardedLoss: a lease that is lost while the guard is asked ends that call, and is told as lost.
+func TestGuardedLoss(t *testing.T) {
+	l := memlock.New(nil)
+	defer l.Close()
+	err := paddock.Do(t.Context(), l, "a", nil, paddock.Guarded(slow{l}, "a", func(context.Context, *paddock.Lease) error {
+		t.Error("fn runs on a lost lease")
+		return nil
+	}))
+	if !errors.Is(err, paddock.ErrLost) {
+		t.Errorf("Do: %v; want ErrLost", err)
+	}
+}
+
+// slow is a guard that answers when the lease is over.
+type slow struct{ l *memlock.Locker }
+
+func (s slow) Advance(ctx context.Context, resource string, _ fencing.Fence) error {
+	s.l.Expire(resource)
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // wrapped is a Locker around another, as users write them.
