@@ -125,7 +125,7 @@ func resources(t *trial) {
 }
 
 func many(t *trial) {
-	const n = 300
+	const n = 200
 	for i := range n {
 		t.show(fmt.Sprint(t.resource, "/", i), fence(9, "a"), nil)
 	}
