@@ -128,7 +128,7 @@ func leavers(t *trial) {
 func firstCome(t *trial) {
 	const waiters = 9
 	var order []int
-	for _, apart := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
+	for _, apart := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		fleet, key := t.fleet(3), t.key()
 		held := t.acquire(fleet[0], key, forTTL(t.ttl(long)))
 		var mu sync.Mutex

@@ -67,7 +67,7 @@ func fromTheSending(t *trial) {
 	l, link := t.spoilable()
 	t.free(l, t.key()) // warm
 	ttl := t.lively()
-	d := ttl / 12 // a renewal may take ttl/6
+	d := min(ttl/12, 100*time.Millisecond) // a renewal may take ttl/6
 	link.delayReplies(d)
 	begun := time.Now()
 	lease, err := l.TryAcquire(t.ctx, t.key(), forTTL(ttl))

@@ -318,7 +318,7 @@ func TestKeysUsedOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	l := open(t, connect(t, b.admin.Endpoints()), &etcdlock.Options{Prefix: b.prefix})
-	const keys, workers = 10_000, 32
+	const keys, workers = 2_000, 32
 	var running sync.WaitGroup
 	for w := range workers {
 		running.Go(func() {

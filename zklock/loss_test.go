@@ -93,6 +93,7 @@ func TestLossBeforeTheNextEnters(t *testing.T) {
 	}
 	for name, f := range faults {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var gaps []time.Duration
 			for range rounds {
 				t.Run("Round", func(t *testing.T) {
