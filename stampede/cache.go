@@ -67,6 +67,7 @@ type Cache[V any] struct {
 	mu      sync.Mutex
 	closed  bool
 	reads   map[string]*reading[V] // reads under way
+	spare   *reading[V]            // for the next one; may be nil
 	flights map[string]*flight[V]  // loads under way that can be joined
 	running map[*flight[V]]struct{}
 	held    map[string]time.Time // keys known to be held elsewhere: when to try again
@@ -110,7 +111,7 @@ func New[V any](store Store, policies Policies, opts *Options[V]) (*Cache[V], er
 	if c.o.StoreTimeout == 0 {
 		c.o.StoreTimeout = time.Second
 	}
-	c.limit.wait = c.o.StoreTimeout
+	c.limit.wait, c.silence.since = c.o.StoreTimeout, time.Now().Add(-1)
 	if c.o.CloseWait == 0 {
 		c.o.CloseWait = 5 * time.Second
 	}
@@ -173,7 +174,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string, load func(ctx context.Co
 func (c *Cache[V]) Lookup(ctx context.Context, key string, load func(ctx context.Context) (V, error)) (Result[V], error) {
 	return c.observed(ctx, key, func(v *visit[V]) (Result[V], error) {
 		v.load = load
-		return v.serve()
+		return v.serve(v.begun)
 	})
 }
 

@@ -141,7 +141,7 @@ func (f *flight[V]) pause(w *watch) (over bool) {
 // look reads the store, and publishes what it says if that is an answer.
 func (f *flight[V]) look() (over bool) {
 	before := f.advance()
-	got := f.c.fetch(context.WithoutCancel(f.ctx), f.key)
+	got := f.c.fetch(context.WithoutCancel(f.ctx), f.key, time.Time{})
 	switch {
 	case got.err != nil:
 		if f.p.OnStoreDown == Fail {

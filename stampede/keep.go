@@ -144,7 +144,7 @@ const minKeepPause = 10 * time.Millisecond
 func (k *kept[V]) tend() time.Duration {
 	c := k.c
 	ctx := context.Background()
-	got := c.fetch(ctx, k.key)
+	got := c.fetch(ctx, k.key, time.Time{})
 	if got.err != nil || got.Failure != "" {
 		return k.failed()
 	}
@@ -169,7 +169,7 @@ func (k *kept[V]) tend() time.Duration {
 	if o.verdict == taken && o.err != nil {
 		return k.failed()
 	}
-	if got = c.fetch(ctx, k.key); got.err != nil || !got.Fresh() || got.Left <= k.ahead { // it was not stored
+	if got = c.fetch(ctx, k.key, time.Time{}); got.err != nil || !got.Fresh() || got.Left <= k.ahead { // it was not stored
 		return k.failed()
 	}
 	k.backoff = 0

@@ -2,18 +2,21 @@ package stampede
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // limit gives contexts that end after a wait, or somewhat later. A timer for each call would be a good part of what a hit costs, and
 // hardly one ever fires; so calls share them.
 type limit struct {
-	wait time.Duration
+	wait   time.Duration
+	shared atomic.Pointer[term]
+}
 
-	mu     sync.Mutex
-	shared context.Context // ends at end
-	cancel func()          // of shared; never called, since calls that began before may still use it
+// term is a context that ends at end.
+type term struct {
+	context.Context
+	cancel context.CancelFunc // never called once it is shared, since calls that began before may still use it
 	end    time.Time
 }
 
@@ -35,16 +38,21 @@ func (l *limit) deadline(ctx context.Context, now time.Time) context.Context {
 	if ok && end.Sub(now) <= l.wait {
 		return ctx
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.end.Sub(now) < l.wait {
-		l.end = now.Add(l.wait + l.wait/4)
-		l.shared, l.cancel = context.WithDeadline(context.Background(), l.end)
+	shared := l.shared.Load()
+	if shared == nil || shared.end.Sub(now) < l.wait {
+		next := &term{end: now.Add(l.wait + l.wait/4)}
+		next.Context, next.cancel = context.WithDeadline(context.Background(), next.end)
+		if l.shared.CompareAndSwap(shared, next) {
+			shared = next
+		} else { // another call was faster
+			next.cancel()
+			shared = l.shared.Load()
+		}
 	}
-	if ok && end.Before(l.end) {
+	if ok && end.Before(shared.end) {
 		return ctx
 	}
-	return limited{l.shared, ctx}
+	return limited{shared.Context, ctx}
 }
 
 // limited is one context with the values of another.

@@ -80,7 +80,7 @@ func (c *Cache[V]) LookupMany(ctx context.Context, keys []string, load func(ctx 
 		r, err, again := v.await(m)
 		if again {
 			v.batch, v.load = nil, func(ctx context.Context) (V, error) { return b.alone(ctx, v.key) }
-			r, err = v.serve()
+			r, err = v.serve(time.Time{})
 		}
 		done(v, r, err)
 	}

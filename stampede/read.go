@@ -34,8 +34,8 @@ type found[V any] struct {
 
 // read returns what the store had for key at some moment after the call, and whether the caller has to call next when it knows
 // what follows from that: only then the next round is sent. When a flight turns up that can be joined instead, what is
-// returned is nil. The error is ctx's.
-func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V], lead bool, err error) {
+// returned is nil. The error is ctx's. now is the time, or zero.
+func (c *Cache[V]) read(ctx context.Context, key string, join bool, now time.Time) (f *found[V], lead bool, err error) {
 	r, lead := c.round(key)
 	returned := false
 	defer func() {
@@ -47,7 +47,7 @@ func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V]
 		}
 	}()
 	if r == nil { // nobody else can have it
-		f = c.fetch(ctx, key)
+		f = c.fetch(ctx, key, now)
 	} else {
 		for !lead && !r.over() {
 			select {
@@ -61,7 +61,7 @@ func (c *Cache[V]) read(ctx context.Context, key string, join bool) (f *found[V]
 		}
 		if lead {
 			if !join || !c.blocked(key) {
-				f = c.fetch(ctx, key)
+				f = c.fetch(ctx, key, time.Time{})
 			}
 			if f == nil || f.err == nil || ctx.Err() == nil { // else the others make it without me
 				r.found = f
@@ -93,7 +93,11 @@ func (c *Cache[V]) round(key string) (r *round[V], lead bool) {
 	defer c.mu.Unlock()
 	q := c.reads[key]
 	if q == nil {
-		c.reads[key] = &reading[V]{busy: true}
+		if q, c.spare = c.spare, nil; q == nil {
+			q = new(reading[V])
+		}
+		q.busy = true
+		c.reads[key] = q
 		return nil, true
 	}
 	if q.next == nil {
@@ -131,6 +135,7 @@ func (c *Cache[V]) next(key string) {
 	q := c.reads[key]
 	if q.busy = false; q.next == nil || q.next.waiting == 0 {
 		delete(c.reads, key)
+		q.next, c.spare = nil, q
 		return
 	}
 	q.next.turn <- struct{}{}
@@ -146,9 +151,12 @@ func (c *Cache[V]) quit(key string, r *round[V]) {
 	}
 }
 
-// fetch reads key.
-func (c *Cache[V]) fetch(ctx context.Context, key string) *found[V] {
-	f := &found[V]{at: time.Now()}
+// fetch reads key. now is the time, or zero.
+func (c *Cache[V]) fetch(ctx context.Context, key string, now time.Time) *found[V] {
+	if now.IsZero() {
+		now = time.Now()
+	}
+	f := &found[V]{at: now}
 	if f.err = c.silence.now(f.at); f.err != nil {
 		return f
 	}

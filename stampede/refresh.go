@@ -7,7 +7,7 @@ import "context"
 func (c *Cache[V]) Refresh(ctx context.Context, key string, load func(ctx context.Context) (V, error)) (Result[V], error) {
 	return c.observed(ctx, key, func(v *visit[V]) (Result[V], error) {
 		v.load, v.anew = load, true
-		return v.serve()
+		return v.serve(v.begun)
 	})
 }
 

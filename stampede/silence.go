@@ -1,27 +1,24 @@
 package stampede
 
 import (
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // silence remembers that a store does not answer. While it does not, every read would take StoreTimeout to learn what the one
 // before has learned; so for a while reads fail at once.
 type silence struct {
-	mu       sync.Mutex
-	answered time.Time // when the last read that was answered was sent
-	until    time.Time
-	err      error
+	since    time.Time              // counts answered
+	answered atomic.Int64           // when the last read that was answered was sent
+	outage   atomic.Pointer[outage] // nil: none yet
 }
 
 const silencePause = time.Second
 
 // now returns why the store is not to be asked now, or nil.
 func (s *silence) now(now time.Time) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Before(s.until) {
-		return s.err
+	if o := s.outage.Load(); o != nil && now.Before(o.until) {
+		return o.err
 	}
 	return nil
 }
@@ -29,18 +26,15 @@ func (s *silence) now(now time.Time) error {
 // failed notes that a read sent at sent has failed with err. Silence is when it took long and no later one was answered.
 func (s *silence) failed(sent time.Time, wait time.Duration, err error) {
 	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Sub(sent) >= wait/2 && s.answered.Before(sent) {
-		s.until, s.err = now.Add(silencePause), err
+	if now.Sub(sent) >= wait/2 && s.answered.Load() < int64(sent.Sub(s.since)) {
+		s.outage.Store(&outage{until: now.Add(silencePause), err: err})
 	}
 }
 
 // broken notes that a read sent at sent was answered.
 func (s *silence) broken(sent time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sent.After(s.answered) {
-		s.answered = sent
+	at := int64(sent.Sub(s.since))
+	for was := s.answered.Load(); at > was && !s.answered.CompareAndSwap(was, at); {
+		was = s.answered.Load()
 	}
 }

@@ -25,10 +25,11 @@ type visit[V any] struct {
 	patient bool      // MaxWait was over once, and the load that followed is waited for to its end
 }
 
-// serve finds an answer. It goes round again when a load that it joined turned out to be of no use to it.
-func (v *visit[V]) serve() (Result[V], error) {
-	for {
-		m, r, err := v.approach()
+// serve finds an answer. It goes round again when a load that it joined turned out to be of no use to it. now is the time, or zero: to ask
+// for it is a good part of what a hit costs.
+func (v *visit[V]) serve(now time.Time) (Result[V], error) {
+	for ; ; now = (time.Time{}) {
+		m, r, err := v.approach(now)
 		if m == nil {
 			return r, err
 		}
@@ -40,14 +41,14 @@ func (v *visit[V]) serve() (Result[V], error) {
 }
 
 // approach joins a flight, unless the store has the answer.
-func (v *visit[V]) approach() (*member[V], Result[V], error) {
-	for {
+func (v *visit[V]) approach(now time.Time) (*member[V], Result[V], error) {
+	for ; ; now = (time.Time{}) {
 		if !v.anew {
 			if m := v.c.joinBlocking(v); m != nil {
 				return m, Result[V]{}, nil
 			}
 		}
-		f, lead, err := v.c.read(v.ctx, v.key, !v.anew)
+		f, lead, err := v.c.read(v.ctx, v.key, !v.anew, now)
 		if err != nil {
 			return nil, Result[V]{}, err
 		}
@@ -164,7 +165,7 @@ func (v *visit[V]) settle(o outcome[V]) (Result[V], error) {
 // reread reads the store, whatever flight there is.
 func (v *visit[V]) reread() (*found[V], error) {
 	for {
-		f, lead, err := v.c.read(v.ctx, v.key, false)
+		f, lead, err := v.c.read(v.ctx, v.key, false, time.Time{})
 		if lead {
 			v.c.next(v.key)
 		}

@@ -12,7 +12,7 @@ import (
 
 // TestFleet: 4 processes of 250 callers each, and one key that has expired: one load over every Locker, and few commands.
 func TestFleet(t *testing.T) {
-	const processes, callers, takes = 4, 250, 200 * time.Millisecond
+	const processes, callers, takes = 4, 250, 100 * time.Millisecond
 	for lock, most := range map[string]int64{
 		"redis": 40, "etcd": 60,
 		"zookeeper": 80,  // to be refused takes three requests
