@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -158,11 +157,8 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 				continue
 			}
 			c.close()
-			err := c.failure()
-			if errors.Is(err, paddock.ErrHeld) { // nobody will call Undo
-				q.unlock(c, toRelease)
-			}
-			return backend.Grant{}, err
+			q.unlock(c, toRelease) // after a refusal nobody will call Undo
+			return backend.Grant{}, c.failure()
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestTokensInEverySchedule(t *testing.T) {
 	var all int64
 	for _, w := range sound {
 		w.rule = theRule
-		wrong, n := w.search(t, each, each/20, 8*time.Second/time.Duration(len(sound)))
+		wrong, n := w.search(t, each, each/20, 6*time.Second/time.Duration(len(sound)))
 		if all += n; wrong != "" {
 			t.Error(wrong)
 		}
@@ -83,7 +83,7 @@ func TestTokensInEverySchedule(t *testing.T) {
 // they agree.
 func TestClocksCarryOn(t *testing.T) {
 	w := world{nodes: 3, fences: 2, wiped: 3, clocks: true, rule: theRule}
-	wrong, n := w.search(t, 50_000, 2_000, 3*time.Second)
+	wrong, n := w.search(t, 50_000, 2_000, 2*time.Second)
 	if wrong != "" {
 		t.Error(wrong)
 	}
