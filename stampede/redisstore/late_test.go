@@ -2,6 +2,8 @@ package redisstore_test
 
 import (
 	"context"
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,7 +51,16 @@ func TestDoubledBegin(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, servers.SharedRedis(t))
 	direct, key := connect(t, servers.SharedRedis(t)), uuid.NewString()
-	client := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: 200 * time.Millisecond})
+	var held atomic.Bool
+	client := redis.NewClient(&redis.Options{
+		Addr: proxy.Addr, ReadTimeout: 200 * time.Millisecond,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if held.Load() { // it has given up the connection that it had, and sends again what it sent there
+				proxy.PassNew()
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		},
+	})
 	defer client.Close()
 	s, other := open(t, client), open(t, direct)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -58,7 +69,7 @@ func TestDoubledBegin(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Hold()
-	time.AfterFunc(100*time.Millisecond, proxy.PassNew) // before the client gives up and sends it again
+	held.Store(true)
 	_, ticket, err := s.Begin(ctx, key, uuid.NewString(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
