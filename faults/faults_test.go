@@ -32,6 +32,7 @@ const (
 	progress     = 30 * time.Second // after a fault, for every key
 	finish       = 45 * time.Second // for a worker to end its round
 	leftLimit    = time.Minute
+	enough       = 10               // breaches, then a backend's run ends
 	worthTelling = 30 * time.Minute // a run that makes a table
 	conclusive   = 3 * time.Minute  // a run on one backend that has to see what guards are good for
 )
@@ -41,7 +42,8 @@ func TestFaults(t *testing.T) {
 	if *seed == 0 {
 		*seed = rand.Uint64N(1 << 32)
 	}
-	began := time.Now()
+	began := fmt.Sprintf("`make faults DURATION=%v SEED=%d`, on %s, %s/%s with %d CPUs, %s, commit %s.", *duration, *seed,
+		time.Now().UTC().Format("2 January 2006"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), commit())
 	var results []*result
 	each := *duration
 	if *backend == "" {
@@ -67,8 +69,8 @@ func TestFaults(t *testing.T) {
 	if len(results) == 0 {
 		t.Fatalf("no backend is called %q", *backend)
 	}
-	if *report != "" && !t.Failed() && *backend == "" && *duration >= worthTelling {
-		if err := writeReport(*report, results, *seed, *duration, began); err != nil {
+	if *report != "" && *backend == "" && *duration >= worthTelling {
+		if err := writeReport(*report, tables(results, began, !t.Failed())); err != nil {
 			t.Error(err)
 		}
 	}
@@ -111,11 +113,11 @@ func attack(t *testing.T, s *service, dice *rand.Rand, d time.Duration) *result 
 	}
 
 	r := &result{service: s, faults: map[string]int{}}
-	faults := &deck{draw: draw{dice, s.ttl}, kinds: append(slices.Concat(s.kinds, linkFaults(links)), stopping(workers))}
+	faults := &deck{draw: draw{dice, s.ttl}, kinds: append(slices.Concat(s.kinds, linkFaults(links)), stopping(workers), stopping(workers))}
 	if s.must {
 		faults.left = append(faults.left, s.kinds[0]) // what has to show comes first
 	}
-	for end := now() + d; now() < end && !t.Failed(); r.rounds++ {
+	for end := now() + d; now() < end && r.breaches < enough; r.rounds++ {
 		round(t, s, r, ledger, workers, faults, end)
 	}
 	for _, w := range workers {
@@ -148,7 +150,7 @@ func round(t *testing.T, s *service, r *result, ledger *Ledger, workers []*worke
 	for _, w := range workers {
 		w.tell("work " + strings.Join(on, " "))
 	}
-	await(t, ledger, on, began, "the beginning")
+	await(t, r, ledger, on, began, "the beginning")
 	var periods []period
 	for i := 0; i < perRound && (i == 0 || now() < end); i++ {
 		f := faults.deal()
@@ -159,7 +161,7 @@ func round(t *testing.T, s *service, r *result, ledger *Ledger, workers []*worke
 		p.to = now()
 		periods = append(periods, p)
 		r.faults[f.name]++
-		r.recovery = max(r.recovery, await(t, ledger, on, p.to, f.name))
+		r.recovery = max(r.recovery, await(t, r, ledger, on, p.to, f.name))
 		time.Sleep(faults.between(0, 0.5))
 	}
 	for _, w := range workers {
@@ -176,10 +178,11 @@ func round(t *testing.T, s *service, r *result, ledger *Ledger, workers []*worke
 }
 
 // await waits until every key has a new holder, and returns how long that took.
-func await(t *testing.T, ledger *Ledger, on []string, since time.Duration, what string) time.Duration {
+func await(t *testing.T, r *result, ledger *Ledger, on []string, since time.Duration, what string) time.Duration {
 	t.Helper()
 	for !ledger.Served(on, since) {
 		if now()-since > progress {
+			r.breaches++
 			t.Errorf("%s: %v after %s, a key has had no new holder yet", NoProgress, progress, what)
 			break
 		}
@@ -230,6 +233,7 @@ func judge(t *testing.T, s *service, r *result, ledger *Ledger, leases []Lease, 
 	stale := CheckWrites(writes)
 	r.stale += len(stale)
 	found = slices.Concat(found, stale, CheckRegister(leases), CheckLosses(leases, slack))
+	r.breaches += len(found)
 	for _, f := range found {
 		t.Errorf("%s: %s", f.What, f.Text)
 	}

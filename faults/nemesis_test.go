@@ -197,6 +197,6 @@ func stopping(workers []*worker) kind {
 				}
 			}
 		}
-		return fault{lasts: d.between(1.1, 2.2), inject: signal(syscall.SIGSTOP), heal: signal(syscall.SIGCONT)}
+		return fault{lasts: d.between(1.2, 2.5), inject: signal(syscall.SIGSTOP), heal: signal(syscall.SIGCONT)}
 	}}
 }

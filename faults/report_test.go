@@ -5,7 +5,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +23,7 @@ type result struct {
 	unpromised  int  // where it is not
 	unordered   int  // rounds with tokens that fell after clocks were set and records lost
 	apart       bool // clocks of the nodes are
+	breaches    int  // of promises
 	stale       int  // writes that the guard took
 	tally       Tally
 	gap         time.Duration // the longest that a key had no holder
@@ -65,7 +65,7 @@ const (
 )
 
 // writeReport puts the tables into the file, between the two marks.
-func writeReport(path string, results []*result, seed uint64, d time.Duration, began time.Time) error {
+func writeReport(path, tables string) error {
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -75,13 +75,15 @@ func writeReport(path string, results []*result, seed uint64, d time.Duration, b
 	if !ok || !ok2 {
 		return fmt.Errorf("%s has no place for the tables", path)
 	}
-	return os.WriteFile(path, []byte(before+tablesBegin+tables(results, seed, d, began)+tablesEnd+after), 0o644)
+	return os.WriteFile(path, []byte(before+tablesBegin+tables+tablesEnd+after), 0o644)
 }
 
-func tables(results []*result, seed uint64, d time.Duration, began time.Time) string {
+func tables(results []*result, began string, passed bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n`make faults DURATION=%v SEED=%d`, on %s, %s/%s with %d CPUs, %s, commit %s.\n\n", d, seed, began.UTC().Format("2 January 2006"),
-		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), commit())
+	fmt.Fprintf(&b, "\n%s\n\n", began)
+	if !passed {
+		b.WriteString("The run failed.\n\n")
+	}
 	b.WriteString("| | faults | leases granted | lost before release | two holders, where excluded | two holders, where not | writes | corrupt without a guard | " +
 		"refused by the guard | stale but taken by the guard | longest without a holder | slowest recovery |\n|---|" + strings.Repeat("---:|", 11) + "\n")
 	for _, r := range results {

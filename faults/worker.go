@@ -43,7 +43,7 @@ type Said struct {
 const (
 	acquireLimit = 10 * time.Second
 	releaseLimit = 2 * time.Second
-	longShare    = 0.05 // of the holds are about as long as the TTL, so that most of the time one of them is on
+	longShare    = 0.08 // of the holds are about as long as the TTL, so that most of the time one of them is on
 )
 
 // Run works until in ends. It is told "work KEY KEY ...", "stop" and "close", a line each.
