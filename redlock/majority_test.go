@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,10 +22,12 @@ func TestMajorityDown(t *testing.T) {
 		"killed":  {(*servers.Process).Kill, (*servers.Process).Restart, "refused"},
 		"stopped": {(*servers.Process).Pause, (*servers.Process).Resume, errSilent.Error()},
 	}
+	var running sync.WaitGroup // they wait, most of the time
+	defer running.Wait()
+	each := func(name string, run func(t *testing.T)) { running.Go(func() { t.Run(name, run) }) }
 	for way, does := range ways {
 		for kind, o := range kinds {
-			t.Run(way+", "+kind, func(t *testing.T) {
-				t.Parallel()
+			each(way+", "+kind, func(t *testing.T) {
 				c := newCluster(t)
 				opts := Options{Prefix: newPrefix()}
 				o.PoolSize = impatient.PoolSize

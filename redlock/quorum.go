@@ -44,6 +44,9 @@ const (
 	maxPatience = 5 * time.Second
 )
 
+// attemptWait is a little less than the Keeper allows for an attempt, so that there is time to say what each node has said.
+func attemptWait(ttl time.Duration) time.Duration { return min(ttl, max(ttl/3, time.Second)) * 19 / 20 }
+
 // keep is how long a record is kept at least.
 func (q *quorum) keep() time.Duration {
 	if q.fences == 0 {
@@ -129,12 +132,7 @@ func (q *quorum) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 		}
 		locked <- err
 	}()
-	limit := sent.Add(2 * c.timeout)
-	if end, ok := ctx.Deadline(); ok { // before that, to say what each node has said
-		if end = end.Add(-time.Until(end) / 20); end.Before(limit) {
-			limit = end
-		}
-	}
+	limit := sent.Add(min(2*c.timeout, attemptWait(a.TTL)))
 	look := time.NewTimer(silence)
 	defer look.Stop()
 	for {

@@ -67,6 +67,7 @@ func (w world) search(t *testing.T, most, least int64, patience time.Duration) (
 
 // TestTokensInEverySchedule is what the proof in the package doc promises.
 func TestTokensInEverySchedule(t *testing.T) {
+	t.Parallel()
 	each := int64(200_000 / len(sound))
 	var all int64
 	for _, w := range sound {
@@ -82,6 +83,7 @@ func TestTokensInEverySchedule(t *testing.T) {
 // TestClocksCarryOn has all nodes lose their memory, which the proof does not allow: the clocks have to do, and do as far as
 // they agree.
 func TestClocksCarryOn(t *testing.T) {
+	t.Parallel()
 	w := world{nodes: 3, fences: 2, wiped: 3, clocks: true, rule: theRule}
 	wrong, n := w.search(t, 50_000, 2_000, 2*time.Second)
 	if wrong != "" {
@@ -94,6 +96,7 @@ func TestClocksCarryOn(t *testing.T) {
 
 // TestMoreWipedThanTheProofAllows knows that its bound is not there for nothing.
 func TestMoreWipedThanTheProofAllows(t *testing.T) {
+	t.Parallel()
 	for _, w := range []world{{nodes: 3, fences: 2, wiped: 1}, {nodes: 5, fences: 3, wiped: 1}} {
 		w.rule = theRule
 		w.finds(t, "too many wiped")
@@ -102,6 +105,7 @@ func TestMoreWipedThanTheProofAllows(t *testing.T) {
 
 // TestWeakerRulesAreFound knows that the search looks.
 func TestWeakerRulesAreFound(t *testing.T) {
+	t.Parallel()
 	for name, r := range map[string]rule{
 		"the largest seen plus one, written back": writeBack,
 		"counted up at the grant":                 incrAtGrant,
