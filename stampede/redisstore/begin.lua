@@ -3,8 +3,9 @@
 -- ARGV: a part of the id of a new ticket, ms to keep the ticket for
 -- Reply: PTTL of the entry, entry or nil, id of the ticket, its turn
 
-local id = redis.pcall('HGET', KEYS[2], 'id')
-if type(id) == 'table' then -- an error: what is there is no ticket
+local have = redis.pcall('HMGET', KEYS[2], 'id', 'turn')
+local id = have[1]
+if have.err or have[2] and (#have[2] > 15 or have[2]:find('%D')) then -- what is there is no ticket
   redis.call('DEL', KEYS[2])
   id = false
 end

@@ -15,8 +15,11 @@ import (
 // A history is what the processes of a race have seen. Its times are numbers that one server has counted up, a new one for each: a
 // number that was drawn before another is lower, whatever process drew it.
 
-// change is an acknowledged invalidation: the source had version before it was sent, and end was drawn after the acknowledgement.
-type change struct{ Version, End int64 }
+// change is an acknowledged Invalidate or Set: the source had version before it was sent, and end was drawn after the acknowledgement.
+type change struct {
+	Key          string // "": all keys
+	Version, End int64
+}
 
 // served is what a call was served: begin was drawn before it.
 type served struct {
@@ -30,20 +33,23 @@ type history struct {
 	Served  []served
 }
 
-// old returns what was served although an invalidation of something newer had been acknowledged before the call began.
+// old returns what was served although a change to something newer had been acknowledged before the call began.
 func (h *history) old() (violations []string) {
 	slices.SortFunc(h.Changes, func(a, b change) int { return cmp.Compare(a.End, b.End) })
 	slices.SortFunc(h.Served, func(a, b served) int { return cmp.Compare(a.Begin, b.Begin) })
-	next, floor := 0, change{}
+	next, floors := 0, map[string]change{}
 	for _, s := range h.Served {
 		for ; next < len(h.Changes) && h.Changes[next].End < s.Begin; next++ {
-			if c := h.Changes[next]; c.Version > floor.Version {
-				floor = c
+			if c := h.Changes[next]; c.Version > floors[c.Key].Version {
+				floors[c.Key] = c
 			}
 		}
-		if s.Version < floor.Version {
-			violations = append(violations, fmt.Sprintf("a call for %s that began at %d was served version %d (%s), after the invalidation of what was older than %d had been acknowledged at %d",
-				s.Key, s.Begin, s.Version, s.Status, floor.Version, floor.End))
+		for _, floor := range []change{floors[""], floors[s.Key]} {
+			if s.Version < floor.Version {
+				violations = append(violations, fmt.Sprintf("a call for %s that began at %d was served version %d (%s), after version %d had been acknowledged at %d",
+					s.Key, s.Begin, s.Version, s.Status, floor.Version, floor.End))
+				break
+			}
 		}
 	}
 	return violations
@@ -56,7 +62,7 @@ func (h *history) add(more history) {
 
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	changes := []change{{Version: 2, End: 20}, {Version: 3, End: 10}, {Version: 5, End: 50}}
+	changes := []change{{Version: 2, End: 20}, {Version: 3, End: 10}, {Version: 5, End: 50}, {Key: "a", Version: 6, End: 60}}
 	for name, c := range map[string]struct {
 		served served
 		old    bool
@@ -68,6 +74,8 @@ func TestHistory(t *testing.T) {
 		"a later change of what is older": {served{Begin: 21, Version: 2}, true},
 		"while a change is under way":     {served{Begin: 49, Version: 3}, false},
 		"after it":                        {served{Begin: 51, Version: 4}, true},
+		"after a change of the key":       {served{Key: "a", Begin: 61, Version: 5}, true},
+		"after a change of another key":   {served{Key: "b", Begin: 61, Version: 5}, false},
 	} {
 		h := history{Changes: slices.Clone(changes), Served: []served{c.served, {Begin: 1, Version: 0}, {Begin: 99, Version: 9}}}
 		if old := h.old(); len(old) > 0 != c.old || len(old) > 1 {

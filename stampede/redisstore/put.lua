@@ -15,8 +15,8 @@ local have = redis.pcall('HMGET', KEYS[2], 'id', 'stored', 'domain', 'token')
 if have.err or have[1] ~= id then
   return ended(3)
 end
-local stored = tonumber(have[2] or 0)
-if domain ~= '' and have[3] == domain then
+local stored = tonumber(have[2] or 0) or 0
+if domain ~= '' and have[3] == domain and have[4] then
   if token < have[4] then -- digits of one length: Lua's numbers are too short for tokens
     return ended(2)
   end
@@ -32,11 +32,13 @@ elseif what == 'failure' then -- goes before the entry, see record.go; the key l
   if type(record) ~= 'string' then
     record = ''
   elseif string.sub(record, 1, 3) == 'pf1' then
-    late = tonumber(string.sub(record, 17, 29))
-    record = string.sub(record, 35 + tonumber(string.sub(record, 30, 34)))
+    local after, size = string.match(record, '^pf1' .. string.rep('%d', 13) .. '(' .. string.rep('%d', 13) .. ')(%d%d%d%d%d)')
+    late = tonumber(after or 0)
+    record = after and string.sub(record, 35 + tonumber(size)) or ''
   end
   left = math.max(0, left - late)
-  if left == 0 then
+  if left == 0 or string.sub(record, 1, 3) ~= 'pk1' then -- gone, or nothing of ours, which would hide the message
+    left = 0
     record = ''
   end
   local ttl = tonumber(ARGV[7])

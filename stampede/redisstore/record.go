@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"encoding/binary"
+	"math"
 	"strconv"
 	"time"
 
@@ -60,10 +61,10 @@ func decode(record []byte, e *stampede.Entry) bool {
 		return false
 	}
 	r := reader{rest: record[len(magic)+1:]}
-	e.TTL = time.Duration(r.number()) * time.Millisecond
-	e.StaleFor = time.Duration(r.number()) * time.Millisecond
-	e.LoadTime = time.Duration(r.number()) * time.Microsecond
-	e.Fence.Token = fencing.Token(r.number())
+	e.TTL = time.Duration(r.number(maxMilliseconds/2)) * time.Millisecond // half, for the sum of both
+	e.StaleFor = time.Duration(r.number(maxMilliseconds/2)) * time.Millisecond
+	e.LoadTime = time.Duration(r.number(maxMicroseconds)) * time.Microsecond
+	e.Fence.Token = fencing.Token(r.number(uint64(fencing.MaxToken)))
 	e.Fence.Domain, e.Fence.Owner, e.Writer = r.text(), r.text(), r.text()
 	e.Value = r.rest
 	return !r.short
@@ -89,17 +90,28 @@ func failure(record []byte, left time.Duration) (message string, rest []byte, en
 	if len(record) < failureHeader || string(record[:len(failureMagic)]) != failureMagic {
 		return "", record, left, true
 	}
-	until, err1 := strconv.ParseInt(string(record[3:16]), 10, 64)
-	late, err2 := strconv.ParseInt(string(record[16:29]), 10, 64)
-	size, err3 := strconv.Atoi(string(record[29:34]))
+	until, ok1 := digits(record[3:16])
+	late, ok2 := digits(record[16:29])
+	size, ok3 := digits(record[29:34])
 	rest = record[failureHeader:]
-	if err1 != nil || err2 != nil || err3 != nil || size > len(rest) {
+	if !ok1 || !ok2 || !ok3 || max(until, late) > maxMilliseconds || size > uint64(len(rest)) {
 		return "", nil, 0, false
 	}
 	if left > time.Duration(until)*time.Millisecond {
 		message = string(rest[:size])
 	}
 	return message, rest[size:], left - time.Duration(late)*time.Millisecond, true
+}
+
+const (
+	maxMilliseconds = uint64(math.MaxInt64 / time.Millisecond)
+	maxMicroseconds = uint64(math.MaxInt64 / time.Microsecond)
+)
+
+// digits reads a number of digits alone: no sign, no space.
+func digits(text []byte) (n uint64, ok bool) {
+	n, err := strconv.ParseUint(string(text), 10, 64)
+	return n, err == nil
 }
 
 // read makes an entry of what was found. What go-redis has for a PTTL without time is in ns: -1 never expires, -2 was not there.
@@ -131,12 +143,12 @@ func read(left time.Duration, record []byte) stampede.Entry {
 // reader takes a record apart.
 type reader struct {
 	rest  []byte
-	short bool // something was not there
+	short bool // something was not there, or not possible
 }
 
-func (r *reader) number() uint64 {
+func (r *reader) number(most uint64) uint64 {
 	n, size := binary.Uvarint(r.rest)
-	if size <= 0 {
+	if size <= 0 || n > most {
 		r.short = true
 		return 0
 	}
@@ -145,7 +157,7 @@ func (r *reader) number() uint64 {
 }
 
 func (r *reader) text() string {
-	n := r.number()
+	n := r.number(uint64(len(r.rest)))
 	if r.short || n > uint64(len(r.rest)) {
 		r.short = true
 		return ""

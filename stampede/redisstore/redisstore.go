@@ -48,18 +48,18 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/paddock-go/paddock/internal/rediswire"
 	"github.com/paddock-go/paddock/stampede"
 )
 
 // Options of New; nil is the zero Options.
 type Options struct {
-	// Prefix is what the names of all keys and channels begin with. It has no braces. Defaults to "paddock".
+	// Prefix is what the names of all keys and channels begin with: at most 128 bytes of UTF-8 without braces. Defaults to "paddock".
 	Prefix string
 }
 
@@ -96,8 +96,8 @@ func New(client redis.UniversalClient, opts *Options) (*Store, error) {
 	if client == nil || reflect.ValueOf(client).IsNil() {
 		return nil, fmt.Errorf("%w: redisstore: no client", stampede.ErrInvalid)
 	}
-	if strings.ContainsAny(s.prefix, "{}") {
-		return nil, fmt.Errorf("%w: redisstore: Prefix %q has braces, which would decide the hash slot", stampede.ErrInvalid, s.prefix)
+	if err := rediswire.CheckOptions(s.prefix, 0); err != nil {
+		return nil, fmt.Errorf("%w: redisstore: %w", stampede.ErrInvalid, err)
 	}
 	switch c := client.(type) {
 	case *redis.ClusterClient:
@@ -178,10 +178,11 @@ func (s *Store) Begin(ctx context.Context, key, id string, keep time.Duration) (
 	left, ok1 := reply[0].(int64)
 	id, ok2 := reply[2].(string)
 	turn, ok3 := reply[3].(int64)
-	if !ok1 || !ok2 || !ok3 {
+	record, found := reply[1].(string)
+	if !ok1 || !ok2 || !ok3 || !found && reply[1] != nil || left < -2 || left > int64(maxMilliseconds) || id == "" || turn < 1 {
 		return e, t, errReply
 	}
-	if record, ok := reply[1].(string); ok {
+	if found {
 		d := time.Duration(left)
 		if left >= 0 {
 			d *= time.Millisecond
@@ -209,7 +210,11 @@ func (s *Store) Put(ctx context.Context, key string, t stampede.Ticket, e stampe
 	if err != nil {
 		return 0, fmt.Errorf("redisstore: put: %w", err)
 	}
-	return stampede.Outcome(n), nil
+	switch o := stampede.Outcome(n); o {
+	case stampede.Stored, stampede.Superseded, stampede.Invalidated:
+		return o, nil
+	}
+	return 0, errReply
 }
 
 // Set is that of stampede.Store.
@@ -219,6 +224,9 @@ func (s *Store) Set(ctx context.Context, key string, e stampede.Entry) error {
 	})
 	if err != nil {
 		return fmt.Errorf("redisstore: set: %w", err)
+	}
+	if id == "" {
+		return errReply
 	}
 	switch o, err := s.Put(ctx, key, stampede.Ticket{ID: id, Turn: 1}, e); {
 	case err != nil:

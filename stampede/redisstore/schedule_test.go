@@ -110,7 +110,7 @@ func (o *outcome) judge(t *testing.T) {
 }
 
 // TestSchedules: processes on one Redis load, invalidate, are paused and lose what they rest on in random schedules: nothing older than an
-// acknowledged invalidation is served after it.
+// acknowledged Invalidate or Set is served after it.
 func TestSchedules(t *testing.T) {
 	o := run(t, 3*time.Second, "", "redis", "redis", "redis")
 	o.judge(t)
