@@ -44,11 +44,14 @@ import (
 
 // Options of New; nil is the zero Options.
 type Options struct {
-	// Prefix of the marks' keys: at most 128 bytes of UTF-8. Defaults to "paddock".
+	// Prefix of the marks' keys: at most 128 bytes of UTF-8, without /v1/ in it or at its end. Defaults to "paddock".
 	Prefix string
 }
 
-const maxPrefix = 128 // bytes
+const (
+	maxPrefix = 128    // bytes
+	version   = "/v1/" // of the layout
+)
 
 // Guard is a fencing.Guard. All methods may be called concurrently.
 type Guard struct {
@@ -70,8 +73,10 @@ func New(client *clientv3.Client, opts *Options) (*Guard, error) {
 		return nil, fmt.Errorf("%w: etcdguard: the client is nil", fencing.ErrInvalid)
 	case len(o.Prefix) > maxPrefix || !utf8.ValidString(o.Prefix):
 		return nil, fmt.Errorf("%w: etcdguard: the Prefix %q; it has to be at most %d bytes of UTF-8", fencing.ErrInvalid, o.Prefix, maxPrefix)
+	case strings.Contains(o.Prefix+"/", version):
+		return nil, fmt.Errorf("%w: etcdguard: the Prefix %q contains %q, so its keys could be another prefix's", fencing.ErrInvalid, o.Prefix, version)
 	}
-	return &Guard{client: client, prefix: o.Prefix + "/v1/mark/"}, nil
+	return &Guard{client: client, prefix: o.Prefix + version + "mark/"}, nil
 }
 
 // Advance is that of fencing.Guard.
@@ -112,10 +117,7 @@ func (g *Guard) Ops(resource string, f fencing.Fence) ([]clientv3.Cmp, []clientv
 	if fencing.Validate(resource, f) != nil {
 		return []clientv3.Cmp{clientv3.Compare(clientv3.Version(g.prefix), "<", 0)}, nil
 	}
-	all := g.prefix + url.PathEscape(resource) + "/"
-	domain := all + url.PathEscape(f.Domain) + "/"
-	token := domain + digits(f.Token) + "/"
-	mark := token + url.PathEscape(f.Owner)
+	all, domain, token, mark := g.names(resource, f)
 	return []clientv3.Cmp{
 			none(all, domain), none(after(domain), after(all)), // of another domain
 			none(token, mark), none(mark+"\x00", after(domain)), // of another owner with that token, or higher
@@ -123,6 +125,14 @@ func (g *Guard) Ops(resource string, f fencing.Fence) ([]clientv3.Cmp, []clientv
 			clientv3.OpDelete(domain, clientv3.WithRange(token)),
 			clientv3.OpPut(mark, ""),
 		}
+}
+
+// names are the key of a mark, and what it begins with: that of the resource, with the domain, with the token.
+func (g *Guard) names(resource string, f fencing.Fence) (all, domain, token, mark string) {
+	all = g.prefix + url.PathEscape(resource) + "/"
+	domain = all + url.PathEscape(f.Domain) + "/"
+	token = domain + digits(f.Token) + "/"
+	return all, domain, token, token + url.PathEscape(f.Owner)
 }
 
 // Check tells whether f may pass for resource, as of some moment during the call: an error is that of fencing.Guard. It moves nothing.
@@ -183,8 +193,10 @@ func (g *Guard) read(ctx context.Context, resource string) (seen fencing.Fence, 
 		domain, e1 := url.PathUnescape(parts[0])
 		token, e2 := strconv.ParseUint(parts[1], 10, 63)
 		owner, e3 := url.PathUnescape(parts[2])
-		if e1 == nil && e2 == nil && e3 == nil {
-			return fencing.Fence{Domain: domain, Token: fencing.Token(token), Owner: owner}, mark, nil
+		seen := fencing.Fence{Domain: domain, Token: fencing.Token(token), Owner: owner}
+		// A name that means the same but is written otherwise is in the way of Ops' conditions, and would pass here: for ever.
+		if _, _, _, own := g.names(resource, seen); e1 == nil && e2 == nil && e3 == nil && domain != "" && own == mark {
+			return seen, mark, nil
 		}
 	}
 	return seen, "", fmt.Errorf("etcdguard: below %q there are keys that are no mark", all)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/paddock-go/paddock/fencing"
 )
@@ -63,9 +64,12 @@ func (t *trial) together(resource string, fences ...fencing.Fence) (passed int) 
 }
 
 const (
-	rounds = 25
+	rounds = 15
 	crowd  = 8
 )
+
+// breathe lets others get at the guard: some databases, such as SQLite, know no order of those who wait.
+func breathe() { time.Sleep(rand.N(3 * time.Millisecond)) }
 
 func firstFences(t *trial) {
 	for round := range rounds {
@@ -118,6 +122,7 @@ func migrateConcurrent(t *trial) {
 					} else if err != nil && !errors.Is(err, fencing.ErrDomain) && !errors.Is(err, fencing.ErrStale) {
 						t.Errorf("Advance during Migrate: %v", err)
 					}
+					breathe()
 				}
 			})
 		}

@@ -78,6 +78,7 @@ func advanceEndsWrites(t *trial) {
 						t.Errorf("writing with %v: %v", old, err)
 						return
 					}
+					breathe()
 				}
 			})
 		}

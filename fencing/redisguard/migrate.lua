@@ -10,6 +10,8 @@ local mark = KEYS[1]
 local seen = redis.call('HMGET', mark, 'domain', 'token', 'owner')
 if not (seen[1] or seen[2] or seen[3]) then
 	return {}
+elseif not (seen[1] and seen[2] and seen[3]) or #seen[2] ~= 19 or seen[2]:find('%D') or seen[2] > '9223372036854775807' then
+	return redis.error_reply('ERR ' .. mark .. ' holds no mark')
 elseif seen[1] == ARGV[1] then
 	seen = {ARGV[2], string.rep('0', 19), ''} -- below all tokens
 	redis.call('HSET', mark, 'domain', seen[1], 'token', seen[2], 'owner', seen[3])

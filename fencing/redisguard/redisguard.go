@@ -194,17 +194,28 @@ func (g *Guard) run(ctx context.Context, what, key string, c *rediswire.Call) (f
 	case err != nil:
 		return fail(err)
 	}
-	fields, _ := reply.([]any)
-	if len(fields) == 0 {
-		return fencing.Fence{}, nil
+	seen, ok := mark(reply)
+	if !ok {
+		return fail(fmt.Errorf("%w: %.100q", errReply, fmt.Sprint(reply)))
+	}
+	return seen, nil
+}
+
+// mark reads a mark that a script has answered with; no fields are no mark.
+func mark(reply any) (seen fencing.Fence, ok bool) {
+	fields, ok := reply.([]any)
+	if ok && len(fields) == 0 {
+		return seen, true
 	}
 	var text [3]string
-	for i, field := range fields[:min(3, len(fields))] {
-		text[i], _ = field.(string)
+	if len(fields) != len(text) {
+		return seen, false
+	}
+	for i, field := range fields {
+		if text[i], ok = field.(string); !ok {
+			return seen, false
+		}
 	}
 	token, err := strconv.ParseUint(text[1], 10, 63)
-	if err != nil {
-		return fail(fmt.Errorf("%w: %q", errReply, fields))
-	}
-	return fencing.Fence{Domain: text[0], Token: fencing.Token(token), Owner: text[2]}, nil
+	return fencing.Fence{Domain: text[0], Token: fencing.Token(token), Owner: text[2]}, err == nil && text[0] != ""
 }

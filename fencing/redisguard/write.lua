@@ -17,7 +17,7 @@ local domain, token, owner = ARGV[1], ARGV[2], ARGV[3]
 
 local seen = redis.call('HMGET', mark, 'domain', 'token', 'owner')
 if seen[1] or seen[2] or seen[3] then
-	if not (seen[1] and seen[2] and seen[3]) or #seen[2] ~= 19 or seen[2]:find('%D') then
+	if not (seen[1] and seen[2] and seen[3]) or #seen[2] ~= 19 or seen[2]:find('%D') or seen[2] > '9223372036854775807' then
 		return redis.error_reply('ERR ' .. mark .. ' holds no mark')
 	elseif seen[1] ~= domain or seen[2] > token or (seen[2] == token and seen[3] ~= owner) then
 		return seen

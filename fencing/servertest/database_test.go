@@ -90,8 +90,14 @@ type records struct {
 	table string
 }
 
-func (r records) create(ctx context.Context, db *sql.DB) error {
-	_, err := db.ExecContext(ctx, "CREATE TABLE "+r.table+" (resource "+r.blob+" PRIMARY KEY, value VARCHAR(100) NOT NULL)")
+// create may be called by several together: then PostgreSQL fails all but one, and the table is there.
+func (r records) create(ctx context.Context, db *sql.DB) (err error) {
+	for range 2 {
+		_, err = db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS "+r.table+" (resource "+r.blob+" PRIMARY KEY, value VARCHAR(100) NOT NULL)")
+		if err == nil {
+			break
+		}
+	}
 	return err
 }
 

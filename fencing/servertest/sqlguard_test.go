@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,7 +60,6 @@ func (d database) suite(t *testing.T, dsn string) {
 	db := d.connect(t, dsn)
 	must(t, data.create(t.Context(), db))
 	must(t, d.guardOf(t, db, marks).Create(t.Context()))
-	must(t, d.guardOf(t, db, marks).Create(t.Context())) // and once more, which does nothing
 	guardtest.Run(t, guardtest.Guard{
 		Open: func(tb testing.TB) guardtest.Migrater {
 			db := d.connect(tb, dsn)
@@ -189,6 +189,29 @@ func TestTransactionsTakeTurns(t *testing.T) {
 				if err := <-lower; !errors.Is(err, end.want) {
 					t.Errorf("%s: a lower fence after the transaction: %v; want %v", end.name, err, end.want)
 				}
+			}
+		})
+	}
+}
+
+// TestCreateTogether: of several processes that start together, none fails.
+func TestCreateTogether(t *testing.T) {
+	for _, d := range databases {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			db := d.connect(t, d.dsn(t))
+			for range 5 {
+				g := d.guardOf(t, db, fmt.Sprintf("marks_%d", rand.Uint64()))
+				var all sync.WaitGroup
+				for range 8 {
+					all.Go(func() {
+						if err := g.Create(t.Context()); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+				must(t, g.Create(t.Context())) // and later, which does nothing
 			}
 		})
 	}

@@ -105,9 +105,14 @@ func New(db *sql.DB, dialect Dialect, opts *Options) (*Guard, error) {
 // SQL is the statement that makes the table, if it is not there.
 func (g *Guard) SQL() string { return g.create }
 
-// Create makes the table, if it is not there. It needs the permission to; the other methods insert, read and update.
+// Create makes the table, if it is not there, also when several processes do so together. It needs the permission to; the other
+// methods insert, read and update.
 func (g *Guard) Create(ctx context.Context) error {
-	if _, err := g.db.ExecContext(ctx, g.create); err != nil {
+	_, err := g.db.ExecContext(ctx, g.create)
+	if err != nil && ctx.Err() == nil { // PostgreSQL lets one of several that come together succeed; then the table is there
+		_, err = g.db.ExecContext(ctx, g.create)
+	}
+	if err != nil {
 		return fmt.Errorf("sqlguard: create: %w", err)
 	}
 	return nil
