@@ -8,6 +8,15 @@
 // Tokens of one lock service grow; tokens of two services do not compare. A [Fence] therefore names the Domain that its
 // token was drawn in, and the Owner: a fresh identity for each acquisition, which tells one holder's repeated write from
 // the write of another with an equal token.
+//
+// # Guards
+//
+// A [Guard] remembers the highest fence for each resource, and refuses what is lower. It is of use where it compares and writes in
+// one step, so each belongs to a store: [Memory] to this process, and those of the packages redisguard, sqlguard and etcdguard to data
+// in Redis, in SQL databases and in etcd. Package guardtest tests a guard of your own.
+//
+// A holder reads what its writes depend on after its fence has passed: before that a deposed holder may still write. With
+// paddock.Guarded it passes before the work begins.
 package fencing
 
 import (

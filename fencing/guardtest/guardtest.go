@@ -1,8 +1,16 @@
 // Package guardtest holds guards to the rules of fencing.Guard, ours and other people's. A guard's test is one call:
 //
 //	func TestGuard(t *testing.T) {
-//		guardtest.Run(t, guardtest.Guard{Open: open})
+//		guardtest.Run(t, guardtest.Guard{
+//			Open: func(tb testing.TB) guardtest.Migrater { return mine.New(dial(tb)) },
+//			Write: func(ctx context.Context, g guardtest.Migrater, resource string, f fencing.Fence, value string) error {
+//				return g.(*mine.Guard).Put(ctx, resource, f, value)
+//			},
+//			Read: func(ctx context.Context, g guardtest.Migrater, resource string) (string, error) { ... },
+//		})
 //	}
+//
+// Resources are unique to each run, so the marks may be kept. A case may take a minute. Cases run in parallel.
 package guardtest
 
 import (

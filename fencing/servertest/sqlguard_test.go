@@ -91,8 +91,8 @@ func fence(token fencing.Token, owner string) fencing.Fence {
 var snapshots = []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable}
 
 // eachSnapshot runs check in a transaction whose snapshot was taken before the mark moved to 9: from 1, or from nothing.
-func (d database) eachSnapshot(t *testing.T, check func(name string, g *sqlguard.Guard, tx *sql.Tx, resource string)) {
-	g, db := d.guard(t, d.dsn(t))
+func (d database) eachSnapshot(t *testing.T, dsn string, check func(name string, g *sqlguard.Guard, tx *sql.Tx, resource string)) {
+	g, db := d.guard(t, dsn)
 	ctx := t.Context()
 	for _, level := range snapshots {
 		for _, seen := range []bool{true, false} {
@@ -122,7 +122,7 @@ func (d database) eachSnapshot(t *testing.T, check func(name string, g *sqlguard
 // TestPostgresSerialization: a transaction whose snapshot is older than the mark's move is told 40001, and not that it is stale.
 func TestPostgresSerialization(t *testing.T) {
 	t.Parallel()
-	postgres.eachSnapshot(t, func(name string, g *sqlguard.Guard, tx *sql.Tx, resource string) {
+	postgres.eachSnapshot(t, postgres.dsn(t), func(name string, g *sqlguard.Guard, tx *sql.Tx, resource string) {
 		err := g.Check(t.Context(), tx, resource, fence(5, "a"))
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "40001" || errors.Is(err, fencing.ErrStale) {
@@ -134,13 +134,28 @@ func TestPostgresSerialization(t *testing.T) {
 // TestMySQLSnapshot: what a transaction has read before does not hide the mark from it.
 func TestMySQLSnapshot(t *testing.T) {
 	t.Parallel()
-	mariadb.eachSnapshot(t, func(name string, g *sqlguard.Guard, tx *sql.Tx, resource string) {
-		err := g.Check(t.Context(), tx, resource, fence(5, "a"))
-		var changed *mysql.MySQLError // by innodb_snapshot_isolation
-		if !errors.Is(err, fencing.ErrStale) && !(errors.As(err, &changed) && changed.Number == 1020) {
+	mariadb.eachSnapshot(t, mariadb.dsn(t)+"?innodb_snapshot_isolation=OFF", func(name string, g *sqlguard.Guard, tx *sql.Tx, resource string) {
+		if err := g.Check(t.Context(), tx, resource, fence(5, "a")); !errors.Is(err, fencing.ErrStale) {
 			t.Errorf("%s: a mark that moved after the snapshot: %v; want ErrStale", name, err)
 		}
 	})
+}
+
+// TestMariaDBSnapshotIsolation is for servers that have REPEATABLE READ fail as PostgreSQL's does, with an error of their own.
+func TestMariaDBSnapshotIsolation(t *testing.T) {
+	t.Parallel()
+	dsn := mariadb.dsn(t) + "?innodb_snapshot_isolation=ON"
+	mariadb.eachSnapshot(t, dsn, func(name string, g *sqlguard.Guard, tx *sql.Tx, resource string) {
+		err := g.Check(t.Context(), tx, resource, fence(5, "a"))
+		var changed *mysql.MySQLError
+		repeatable := strings.HasPrefix(name, sql.LevelRepeatableRead.String())
+		if repeatable && (!errors.As(err, &changed) || changed.Number != 1020 || errors.Is(err, fencing.ErrStale)) {
+			t.Errorf("%s: a mark that moved after the snapshot: %v; want error 1020", name, err)
+		} else if !repeatable && !errors.Is(err, fencing.ErrStale) {
+			t.Errorf("%s: a mark that moved before Check: %v; want ErrStale", name, err)
+		}
+	})
+	mariadb.suite(t, dsn)
 }
 
 // TestSQLiteBusy: a transaction that began by reading, before somebody else wrote, is told to begin again, and not that it is stale.
@@ -189,6 +204,48 @@ func TestTransactionsTakeTurns(t *testing.T) {
 				if err := <-lower; !errors.Is(err, end.want) {
 					t.Errorf("%s: a lower fence after the transaction: %v; want %v", end.name, err, end.want)
 				}
+			}
+		})
+	}
+}
+
+// TestPausedInTransaction: a holder that pauses after Check, in the middle of its transaction, keeps the next one waiting until the
+// database ends that transaction; then what it has written is gone, and it learns so.
+func TestPausedInTransaction(t *testing.T) {
+	for _, c := range []struct {
+		database
+		limit string
+	}{
+		{postgres, "SET idle_in_transaction_session_timeout = 1000"}, // milliseconds
+		{mariadb, "SET idle_transaction_timeout = 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g, db := c.guard(t, c.dsn(t))
+			ctx, data := t.Context(), records{c.database, fmt.Sprintf("data_%d", rand.Uint64())}
+			must(t, data.create(ctx, db))
+			conn, err := db.Conn(ctx)
+			must(t, err)
+			defer conn.Close()
+			_, err = conn.ExecContext(ctx, c.limit)
+			must(t, err)
+			tx, err := conn.BeginTx(ctx, nil)
+			must(t, err)
+			defer tx.Rollback()
+			must(t, g.Check(ctx, tx, "r", fence(5, "a")))
+			must(t, data.set(ctx, tx, "r", "a's"))
+
+			must(t, inTx(ctx, db, nil, func(tx *sql.Tx) error { // waits for it
+				if err := g.Check(ctx, tx, "r", fence(6, "b")); err != nil {
+					return err
+				}
+				return data.set(ctx, tx, "r", "b's")
+			}))
+			if err := tx.Commit(); err == nil {
+				t.Error("the transaction that was ended committed")
+			}
+			if got, err := data.get(ctx, db, "r"); err != nil || got != "b's" {
+				t.Errorf("the value is %q, %v; want b's", got, err)
 			}
 		})
 	}

@@ -25,8 +25,8 @@ func MariaDB(tb testing.TB, args ...string) *Process {
 
 var sharedMariaDB shared
 
-// SharedMariaDB returns the address of one server for all tests of the binary, or the one in PADDOCK_TEST_MARIADB, which may be
-// MySQL. Use tables of your own.
+// SharedMariaDB returns the address of one server for all tests of the binary, or the one in PADDOCK_TEST_MARIADB. Use tables of
+// your own.
 func SharedMariaDB(tb testing.TB) string {
 	tb.Helper()
 	var binary string
