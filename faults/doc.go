@@ -7,4 +7,6 @@
 // The checks: no two leases of a key inside their trust windows at the same time; tokens rise; a register behind a guard is
 // linearizable, loses no update and takes no stale write; a holder learns of its loss by the deadline; waiters get on when a fault is
 // over; nothing is left behind. Beside the guarded register is one without a guard, which counts what the guard is good for.
+//
+// The suite runs on Linux; the checks run anywhere.
 package faults

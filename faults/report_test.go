@@ -1,3 +1,5 @@
+//go:build linux
+
 package faults
 
 import (
@@ -53,10 +55,12 @@ func (r *result) String() string {
 	for _, name := range slices.Sorted(maps.Keys(r.faults)) {
 		kinds = append(kinds, fmt.Sprintf("%d %s", r.faults[name], name))
 	}
-	return fmt.Sprintf("%s: %d faults in %d rounds (%s); %d leases, %d lost, %d tries refused, %d attempts unavailable; two holders %d times where excluded and "+
-		"%d times where not; %d rounds of falling tokens where not promised; writes %d: without a guard %d corrupt, the guard refused %d and took %d that were stale; longest without a holder %v, "+
-		"slowest recovery %v", r.title, r.injected(), r.rounds, strings.Join(kinds, ", "), r.leases, r.lost, r.held, r.unavailable, r.overlaps,
-		r.unpromised, r.unordered, r.tally.Writes, r.tally.Corrupted, r.tally.Refused, r.stale, r.gap.Round(time.Millisecond), r.recovery.Round(time.Millisecond))
+	return fmt.Sprintf("%s: %d faults in %d rounds (%s); %d leases, %d lost, %d tries refused, %d attempts unavailable; two holders %d times where "+
+		"excluded and %d times where not; %d rounds of falling tokens where not promised; %d writes: without a guard %d corrupt, the guard "+
+		"refused %d and took %d that were stale; longest without a holder %v, slowest recovery %v",
+		r.title, r.injected(), r.rounds, strings.Join(kinds, ", "), r.leases, r.lost, r.held, r.unavailable, r.overlaps,
+		r.unpromised, r.unordered, r.tally.Writes, r.tally.Corrupted,
+		r.tally.Refused, r.stale, r.gap.Round(time.Millisecond), r.recovery.Round(time.Millisecond))
 }
 
 const (
@@ -84,11 +88,11 @@ func tables(results []*result, began string, passed bool) string {
 	if !passed {
 		b.WriteString("The run failed.\n\n")
 	}
-	b.WriteString("| | faults | leases granted | lost before release | two holders, where excluded | two holders, where not | writes | corrupt without a guard | " +
-		"refused by the guard | stale but taken by the guard | longest without a holder | slowest recovery |\n|---|" + strings.Repeat("---:|", 11) + "\n")
+	b.WriteString("| | faults | leases granted | lost before release | two holders, where excluded | two holders, where not | writes | " +
+		"corrupt without a guard | refused by the guard | stale but taken by the guard | longest without a holder | slowest recovery |\n|---|" + strings.Repeat("---:|", 11) + "\n")
 	for _, r := range results {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %.1f s | %.1f s |\n", r.title, r.injected(), r.leases, r.lost, r.overlaps, r.unpromised,
-			r.tally.Writes, r.tally.Corrupted, r.tally.Refused, r.stale, r.gap.Seconds(), r.recovery.Seconds())
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %.1f s | %.1f s |\n", r.title, r.injected(),
+			r.leases, r.lost, r.overlaps, r.unpromised, r.tally.Writes, r.tally.Corrupted, r.tally.Refused, r.stale, r.gap.Seconds(), r.recovery.Seconds())
 	}
 	names := map[string]bool{}
 	for _, r := range results {

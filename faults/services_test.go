@@ -1,3 +1,5 @@
+//go:build linux
+
 package faults
 
 import (
@@ -29,7 +31,7 @@ type service struct {
 	url   func(addrs []string) string
 	kinds []kind                                      // of faults, beside those of links and workers
 	left  func(ctx context.Context) ([]string, error) // what is there beside what the package documents as kept
-	must  bool                                        // exclusion has to be found broken: the faults break it, and a run that does not see it proves nothing
+	must  bool                                        // be seen to break exclusion, or the run proves nothing
 }
 
 var services = []struct {
