@@ -181,7 +181,7 @@ var patient = []string{"--heartbeat-interval", "100", "--election-timeout", "100
 
 func TestConformance(t *testing.T) {
 	t.Run("Nodes1", func(t *testing.T) { suite(t, servers.Etcd(t, 1)) })
-	t.Run("Nodes3", func(t *testing.T) { suite(t, servers.Etcd(t, 3, patient...)) })
+	t.Run("Nodes3", func(t *testing.T) { servers.Full(t); suite(t, servers.Etcd(t, 3, patient...)) })
 	t.Run("LeaderKilled", func(t *testing.T) { // and not replaced: a minority is down
 		q := servers.Etcd(t, 3, patient...)
 		q.Nodes[q.Leader(t)].Kill()
