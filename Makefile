@@ -1,5 +1,5 @@
 # make test    everything the tests need, then all tests with the race detector
-# make test-full  the same, and the suites on clusters that lose members
+# make test-full  the same, and the suite on more clusters and with more options
 # make lint    gofmt, go vet, staticcheck
 # make deps    what each package may import
 # make bench   every benchmark once, also those beside peers in bench/; BENCHTIME=2000x for figures
