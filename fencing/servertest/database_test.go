@@ -102,10 +102,11 @@ func (r records) create(ctx context.Context, db *sql.DB) (err error) {
 }
 
 func (r records) set(ctx context.Context, tx *sql.Tx, resource, value string) error {
-	if _, err := tx.ExecContext(ctx, r.place("DELETE FROM "+r.table+" WHERE resource = ?"), []byte(resource)); err != nil {
-		return err
+	insert := "INSERT INTO " + r.table + " (resource, value) VALUES (?, ?) ON CONFLICT (resource) DO UPDATE SET value = excluded.value"
+	if r.dialect == sqlguard.MySQL { // where a delete of what is not there would lock the gap, against other resources' inserts
+		insert = "INSERT INTO " + r.table + " (resource, value) VALUES (?, ?) ON DUPLICATE KEY UPDATE value = VALUES(value)"
 	}
-	_, err := tx.ExecContext(ctx, r.place("INSERT INTO "+r.table+" VALUES (?, ?)"), []byte(resource), value)
+	_, err := tx.ExecContext(ctx, r.place(insert), []byte(resource), value)
 	return err
 }
 
