@@ -204,6 +204,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (paddock.Holder, error
 		return paddock.Holder{}, fmt.Errorf("%w: %q", paddock.ErrFree, key)
 	}
 	kv := resp.Kvs[0]
+	if err := s.foreign(s.dir(key), kv); err != nil {
+		return paddock.Holder{}, s.inspected(ctx, key, err)
+	}
 	left, err := s.client.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))
 	if err != nil {
 		return paddock.Holder{}, s.inspected(ctx, key, err)

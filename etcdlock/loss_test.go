@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/paddock-go/paddock"
@@ -321,4 +322,46 @@ func TestRevisionGoesBack(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Keys of others in the way of a lock are an error at once, and are left alone.
+func TestForeignKeys(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.open()
+	grant, err := b.admin.Grant(b.ctx, 600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func(dir string) error{
+		"no owner": func(dir string) error {
+			_, err := b.admin.Put(b.ctx, dir+"x", "", clientv3.WithLease(grant.ID))
+			return err
+		},
+		"no lease": func(dir string) error {
+			_, err := b.admin.Put(b.ctx, dir+uuid.NewString(), "")
+			return err
+		},
+	} {
+		key := strings.ReplaceAll(name, " ", "-")
+		if err := put(b.prefix + "/v1/lock/" + key + "/"); err != nil {
+			t.Fatal(err)
+		}
+		_, acquire := l.Acquire(b.ctx, key, nil)
+		_, try := l.TryAcquire(b.ctx, key, nil)
+		_, inspect := paddock.Inspect(b.ctx, l, key)
+		for what, err := range map[string]error{"Acquire": acquire, "TryAcquire": try, "Inspect": inspect} {
+			if !errors.Is(err, paddock.ErrUnavailable) || !strings.Contains(err.Error(), "did not write") {
+				t.Errorf("%s behind a key with %s: %v; want ErrUnavailable that says so", what, name, err)
+			}
+		}
+		b.queued(key, 1)
+	}
+	// Beside the queues they are nobody's business.
+	for _, name := range []string{"/v1/lock/free", "/v1/lock/", "/v1/", "/v1/x"} {
+		if _, err := b.admin.Put(b.ctx, b.prefix+name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.release(b.acquire(l, "free", nil))
 }

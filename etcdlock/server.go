@@ -155,7 +155,7 @@ func (s *server) final(err error) bool {
 	case codes.Unauthenticated:
 		return s.client.Token != "" // the client gets a new one only for a password
 	}
-	return errors.Is(err, errRestored) || s.closed()
+	return errors.Is(err, errRestored) || errors.Is(err, errForeign) || s.closed()
 }
 
 // closed reports whether the client was closed, by its owner.

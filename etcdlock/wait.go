@@ -3,9 +3,12 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -95,7 +98,7 @@ func (s *server) enter(ctx context.Context, e *entry) (place, error) {
 		then = append(then, clientv3.OpGet(e.dir, clientv3.WithPrefix(), clientv3.WithCountOnly()))
 	} else {
 		ifs[1] = absent(e.dir).WithPrefix()
-		otherwise = []clientv3.Op{clientv3.OpGet(e.name, clientv3.WithKeysOnly())}
+		otherwise = []clientv3.Op{clientv3.OpGet(e.name, clientv3.WithKeysOnly()), clientv3.OpGet(e.dir, clientv3.WithFirstCreate()...)}
 	}
 	for range maxLost {
 		l, err := s.sessions.join(ctx, seconds(e.a.TTL), e)
@@ -173,7 +176,23 @@ func (s *server) duplicate(ctx context.Context, e *entry, resp *clientv3.TxnResp
 	if e.a.Waits {
 		return 0, errUndone
 	}
+	if first := resp.Responses[1].GetResponseRange().Kvs; len(first) > 0 {
+		if err := s.foreign(e.dir, first[0]); err != nil {
+			return 0, err
+		}
+	}
 	return 0, &paddock.HeldError{Key: e.a.Key}
+}
+
+var errForeign = errors.New("paddock did not write it")
+
+// foreign is the error for a key in the queue below dir that is none of ours, which are owners' and hang on leases: nobody can say
+// whether it will ever go.
+func (s *server) foreign(dir string, kv *mvccpb.KeyValue) error {
+	if kv.Lease != 0 && uuid.Validate(strings.TrimPrefix(string(kv.Key), dir)) == nil {
+		return nil
+	}
+	return fmt.Errorf("etcdlock: the key %q is in the lock's way: %w", kv.Key, errForeign)
 }
 
 // look reads the key's place in the queue, from a member that has seen all that was answered before.
@@ -181,7 +200,7 @@ func (s *server) look(ctx context.Context, e *entry) (place, error) {
 	create, _ := e.revisions()
 	resp, _, err := ask(ctx, s, patience, requestWait, func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return s.client.Get(ctx, e.dir, clientv3.WithPrefix(), clientv3.WithMaxCreateRev(create), clientv3.WithLimit(2),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithKeysOnly())
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)) // not keys only: etcd 3.7 says no lease then
 	})
 	if err != nil {
 		return place{}, err
@@ -192,6 +211,9 @@ func (s *server) look(ctx context.Context, e *entry) (place, error) {
 		return at, errKeyLost
 	}
 	if len(resp.Kvs) > 1 {
+		if err := s.foreign(e.dir, resp.Kvs[1]); err != nil {
+			return at, err
+		}
 		at.ahead = string(resp.Kvs[1].Key)
 	}
 	return at, nil

@@ -32,7 +32,7 @@ local last = was[1]
 if was[3] then
 	return -1
 end
-if last and (#last ~= 19 or last:find('%D')) then
+if last and (#last ~= 19 or last:find('%D') or last > '9223372036854775807') then
 	return -3
 end
 if was[2] == owner then -- asked again

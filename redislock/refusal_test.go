@@ -131,6 +131,9 @@ func TestForeignValues(t *testing.T) {
 		"lock that never expires": {func(ctx context.Context, lock, _ string) error { return f.probe.Set(ctx, lock, "x", 0).Err() }, "did not write"},
 		"lock without an owner":   {func(ctx context.Context, lock, _ string) error { return f.probe.Set(ctx, lock, "x", time.Hour).Err() }, "did not write"},
 		"record without a number": {func(ctx context.Context, _, fence string) error { return f.probe.HSet(ctx, fence, "token", "x").Err() }, "no token"},
+		"record beyond the last": {func(ctx context.Context, _, fence string) error {
+			return f.probe.HSet(ctx, fence, "token", "9999999999999999999").Err()
+		}, "no token"},
 		"record with a short one": {func(ctx context.Context, _, fence string) error { return f.probe.HSet(ctx, fence, "token", "12").Err() }, "no token"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,6 +141,9 @@ func TestForeignValues(t *testing.T) {
 			must(t, test.put(t.Context(), lock, fence))
 			before := f.probe.Dump(t.Context(), lock).Val() + f.probe.Dump(t.Context(), fence).Val()
 			refusedForGood(t, f, name, test.why)
+			if _, err := f.Inspect(t.Context(), name); strings.HasPrefix(name, "lock") && !errors.Is(err, paddock.ErrUnavailable) {
+				t.Errorf("Inspect = %v; want ErrUnavailable", err)
+			}
 			if after := f.probe.Dump(t.Context(), lock).Val() + f.probe.Dump(t.Context(), fence).Val(); after != before {
 				t.Error("somebody else's value was changed")
 			}
@@ -157,6 +163,11 @@ func TestOutOfMemory(t *testing.T) {
 		t.Errorf("TryAcquire = %v; want ErrUnavailable and the server's OOM", err)
 	}
 	must(t, lease.Extend(t.Context(), 2*time.Minute))
+	must(t, lease.Extend(t.Context(), 30*time.Second)) // which leaves a number in the lock
+	if left := f.left(t, "held"); left > 30*time.Second {
+		t.Errorf("after an Extend to 30 s on a full server %v are left", left)
+	}
+	must(t, lease.Err())
 	must(t, lease.Release(t.Context()))
 	repeatedUntil(t, f, func() { limit("0") })
 }

@@ -25,6 +25,7 @@ if number > highest then
 	if not longer and ARGV[3] == '0' then
 		ttl = redis.call('PTTL', lock)
 	end
+	redis.call('PEXPIRE', lock, ttl) -- a server without memory refuses SET, but not behind another write
 	redis.call('SET', lock, owner .. '#' .. ARGV[4], 'PX', ttl)
 elseif longer then -- a repeated one raises too, and does not lower a second time
 	redis.call('PEXPIRE', lock, ttl)

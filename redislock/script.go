@@ -35,6 +35,12 @@ func (s *server) eval(ctx context.Context, c *rediswire.Call) (any, error) {
 	return c.Result()
 }
 
+// did makes one call, to a script that says whether it found what it is about.
+func (s *server) did(ctx context.Context, c *rediswire.Call) (bool, error) {
+	rediswire.Send(ctx, s.client, c)
+	return c.Did()
+}
+
 // send makes calls, in one round trip to each server, and has replicas confirm them if Options say so. Each call then has its
 // result. short has an error for those that were carried out and that too few replicas have.
 func (s *server) send(ctx context.Context, calls ...*rediswire.Call) (short map[*rediswire.Call]error) {

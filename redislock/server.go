@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/paddock-go/paddock"
@@ -65,25 +67,32 @@ func (s *server) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, er
 	}
 	switch reply := reply.(type) {
 	case int64:
-		switch reply {
-		case replyOver:
+		switch {
+		case reply == replyOver:
 			return backend.Grant{}, errOver
-		case replyForeignLock:
-			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds a value that paddock did not write", lock))
-		case replyForeignFence:
+		case reply == replyForeignLock:
+			return backend.Grant{}, backend.Permanent(foreign(lock))
+		case reply == replyForeignFence:
 			return backend.Grant{}, backend.Permanent(fmt.Errorf("redislock: %q holds no token that another could follow", fence))
+		case reply >= 0 && reply <= maxMilliseconds:
+			return backend.Grant{}, &paddock.HeldError{Key: a.Key, RetryAfter: max(1, time.Duration(reply)) * time.Millisecond}
 		}
-		return backend.Grant{}, &paddock.HeldError{Key: a.Key, RetryAfter: max(1, time.Duration(reply)) * time.Millisecond}
 	case string:
 		if short != nil {
 			return backend.Grant{}, short
 		}
-		if token, err := strconv.ParseUint(reply, 10, 63); err == nil {
+		if token, err := strconv.ParseUint(reply, 10, 63); err == nil && token > 0 {
 			a.State = &lease{lock: lock, fence: fence}
 			return backend.Grant{Token: fencing.Token(token), Domain: s.domain, TTL: a.TTL}, nil
 		}
 	}
-	return backend.Grant{}, fmt.Errorf("redislock: unexpected reply %v", reply)
+	return backend.Grant{}, fmt.Errorf("redislock: %w", rediswire.Unexpected(reply))
+}
+
+const maxMilliseconds = int64(math.MaxInt64 / time.Millisecond)
+
+func foreign(lock string) error {
+	return fmt.Errorf("redislock: %q holds a value that paddock did not write", lock)
 }
 
 // refusal marks err as permanent if the server will give the same answer again.
@@ -109,20 +118,20 @@ func (s *server) Undo(ctx context.Context, a *backend.Attempt) error {
 // undo deletes the lock, has later tries refused, and reports whether there was a lock.
 func (s *server) undo(ctx context.Context, a *backend.Attempt, lock, fence string) (bool, error) {
 	owner := &rediswire.Counted{Arg: a.Owner}
-	had, err := s.eval(ctx, undo.Call(ctx, "2", fence, lock, owner, s.channel, s.message(a.Key)))
+	had, err := s.did(ctx, undo.Call(ctx, "2", fence, lock, owner, s.channel, s.message(a.Key)))
 	if redis.IsTryAgainError(err) { // one after the other, then
-		if _, err = s.eval(ctx, undo.Call(ctx, "1", fence, owner)); err == nil {
+		if _, err = s.did(ctx, undo.Call(ctx, "1", fence, owner)); err == nil {
 			return s.release(ctx, a, lock)
 		}
 	}
-	return had == any(int64(1)) || owner.Twice(), err
+	return had || owner.Twice(), err
 }
 
 // release deletes the lock, and reports whether there was one: perhaps for a command that had no answer and was repeated.
 func (s *server) release(ctx context.Context, a *backend.Attempt, lock string) (bool, error) {
 	owner := &rediswire.Counted{Arg: a.Owner}
-	had, err := s.eval(ctx, release.Call(ctx, "1", lock, owner, s.channel, s.message(a.Key)))
-	return had == any(int64(1)) || owner.Twice(), err
+	had, err := s.did(ctx, release.Call(ctx, "1", lock, owner, s.channel, s.message(a.Key)))
+	return had || owner.Twice(), err
 }
 
 // Release is that of backend.Backend.
@@ -166,6 +175,8 @@ func (s *server) Renew(ctx context.Context, batch []backend.Renewal) {
 			r.Err = paddock.ErrLost
 		case reply == any(int64(-1)):
 			r.Err = errOvertaken
+		case reply != any(int64(1)):
+			r.Err = fmt.Errorf("redislock: %w", rediswire.Unexpected(reply))
 		case short[c] != nil:
 			r.Err = short[c]
 		default:
@@ -220,15 +231,18 @@ func (s *server) inspect(ctx context.Context, key string) (paddock.Holder, error
 	}
 	fields, _ := reply.([]any)
 	if len(fields) != 6 {
-		return paddock.Holder{}, fmt.Errorf("redislock: unexpected reply %v", reply)
+		return paddock.Holder{}, fmt.Errorf("redislock: %w", rediswire.Unexpected(reply))
 	}
-	value, held := fields[0].(string)
-	if !held {
+	if fields[0] == nil {
 		return paddock.Holder{}, fmt.Errorf("%w: %q", paddock.ErrFree, key)
 	}
+	value, _ := fields[0].(string)
 	owner, _, _ := strings.Cut(value, "#")
-	left, _ := fields[1].(int64)
-	h := paddock.Holder{Owner: owner, ExpiresIn: max(0, time.Duration(left)) * time.Millisecond}
+	left, ok := fields[1].(int64)
+	if !ok || left < 0 || left > maxMilliseconds || uuid.Validate(owner) != nil {
+		return paddock.Holder{}, foreign(lock)
+	}
+	h := paddock.Holder{Owner: owner, ExpiresIn: time.Duration(left) * time.Millisecond}
 	if fields[2] != any(owner) { // the record was lost, or is on another node
 		return h, nil
 	}

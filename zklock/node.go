@@ -51,9 +51,10 @@ func parsePlace(name string) (place, bool) {
 	if !ok || len(rest) < ownerSize+2 || rest[ownerSize] != '-' {
 		return place{}, false
 	}
-	// Ten digits at least; past 2^31-1 the server goes on at -2^31.
-	seq, err := strconv.ParseInt(rest[ownerSize+1:], 10, 32)
-	if err != nil {
+	// Ten characters at least; past 2^31-1 the server goes on at -2^31.
+	digits := rest[ownerSize+1:]
+	seq, err := strconv.ParseInt(digits, 10, 32)
+	if err != nil || digits[0] == '+' || len(digits) < 10 || len(digits) > 10 && (digits[0] != '-' || digits[1] == '0') || len(digits) > 11 {
 		return place{}, false
 	}
 	return place{name: name, owner: rest[:ownerSize], seq: int32(seq)}, true

@@ -138,6 +138,9 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 	switch {
 	case !there || len(places) > 0 && a.Waits:
 		if sent, err = s.wait(ctx, a, n, places); err != nil {
+			if errors.Is(err, errForeign) && s.e.remove(ctx, n) == nil {
+				return backend.Grant{}, backend.Permanent(err)
+			}
 			return backend.Grant{}, s.refused(err)
 		}
 	case len(places) > 0:
@@ -153,6 +156,13 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 	n.holder = true
 	s.e.mu.Unlock()
 	return backend.Grant{Token: n.token, Domain: s.e.o.Domain, Sent: sent, TTL: s.granted(a, a.TTL), Session: s.keeper}, nil
+}
+
+var errForeign = errors.New("paddock did not create it")
+
+// foreign is the error for a node in a queue that has a name like ours, but belongs to no session: it goes only when somebody deletes it.
+func foreign(path string) error {
+	return fmt.Errorf("zklock: the node %s is in the lock's way: %w", path, errForeign)
 }
 
 // silence is how long an attempt goes on without hearing anything.

@@ -222,6 +222,33 @@ func TestForeignNodes(t *testing.T) {
 	}
 }
 
+// TestLastingNode has a node with a name like ours that belongs to no session.
+func TestLastingNode(t *testing.T) {
+	addrs, o := servers.SharedZooKeeper(t), Options{Prefix: fresh()}
+	l := locker(t, addrs, o)
+	release(t, acquire(t, l, "key"))
+	conn, name := client(t, addrs), below(o, "key")+"/"+nodePrefix+uuid.NewString()+"--000000003"
+	if _, err := conn.Create(name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	_, acquired := l.Acquire(ctx, "key", nil)
+	_, inspected := l.Inspect(ctx, "key")
+	for what, err := range map[string]error{"Acquire": acquired, "Inspect": inspected} {
+		if !errors.Is(err, paddock.ErrUnavailable) || !errors.Is(err, errForeign) {
+			t.Errorf("%s behind it: %v; want ErrUnavailable that says so", what, err)
+		}
+	}
+	if children, _, err := conn.Children(below(o, "key")); err != nil || len(children) != 1 {
+		t.Errorf("left are %q, %v", children, err)
+	}
+	if err := conn.Delete(name, -1); err != nil {
+		t.Fatal(err)
+	}
+	release(t, acquire(t, l, "key"))
+}
+
 func TestOrder(t *testing.T) {
 	owner := func(i int) string { return fmt.Sprintf("%036d", i) }
 	names := []string{"other", nodePrefix + "x-0000000000"}

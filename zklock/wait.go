@@ -149,7 +149,10 @@ func (s *session) watch(path string) (*watch, error) {
 	w = &watch{over: make(chan struct{})}
 	s.watches[path] = w // before it can fire
 	s.mu.Unlock()
-	_, _, _, err := s.conn.GetW(path)
+	_, stat, _, err := s.conn.GetW(path)
+	if err == nil && stat.EphemeralOwner == 0 {
+		err = foreign(path)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {

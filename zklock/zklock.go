@@ -120,6 +120,9 @@ type Auth struct {
 	Credentials []byte // such as "user:password"
 }
 
+// Format keeps the credentials to itself, however the Auth or what holds it is printed.
+func (a Auth) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "{%s (secret)}", a.Scheme) }
+
 // Locker is a paddock.Locker and paddock.Inspector. All methods may be called concurrently.
 type Locker struct {
 	*backend.Keeper
@@ -293,6 +296,9 @@ func (s *session) first(parent string) (paddock.Holder, error) {
 			return paddock.Holder{}, paddock.ErrFree
 		}
 		note, stat, err := s.conn.Get(parent + "/" + places[0].name)
+		if err == nil && stat.EphemeralOwner == 0 {
+			err = foreign(parent + "/" + places[0].name)
+		}
 		if err == nil {
 			return paddock.Holder{
 				Owner: places[0].owner, Note: string(note), Token: fencing.Token(stat.Czxid), Since: time.UnixMilli(stat.Ctime),

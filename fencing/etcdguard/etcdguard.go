@@ -188,18 +188,25 @@ func (g *Guard) read(ctx context.Context, resource string) (seen fencing.Fence, 
 		return seen, "", nil
 	}
 	mark = string(resp.Kvs[0].Key)
-	parts := strings.Split(strings.TrimPrefix(mark, all), "/")
-	if len(resp.Kvs) == 1 && len(parts) == 3 {
-		domain, e1 := url.PathUnescape(parts[0])
-		token, e2 := strconv.ParseUint(parts[1], 10, 63)
-		owner, e3 := url.PathUnescape(parts[2])
-		seen := fencing.Fence{Domain: domain, Token: fencing.Token(token), Owner: owner}
-		// A name that means the same but is written otherwise is in the way of Ops' conditions, and would pass here: for ever.
-		if _, _, _, own := g.names(resource, seen); e1 == nil && e2 == nil && e3 == nil && domain != "" && own == mark {
-			return seen, mark, nil
-		}
+	if seen, ok := g.parse(all, mark, resource); ok && len(resp.Kvs) == 1 {
+		return seen, mark, nil
 	}
 	return seen, "", fmt.Errorf("etcdguard: below %q there are keys that are no mark", all)
+}
+
+// parse reads the key of a mark of resource, below all.
+func (g *Guard) parse(all, mark, resource string) (seen fencing.Fence, ok bool) {
+	parts := strings.Split(strings.TrimPrefix(mark, all), "/")
+	if len(parts) != 3 {
+		return seen, false
+	}
+	domain, e1 := url.PathUnescape(parts[0])
+	token, e2 := strconv.ParseUint(parts[1], 10, 63)
+	owner, e3 := url.PathUnescape(parts[2])
+	seen = fencing.Fence{Domain: domain, Token: fencing.Token(token), Owner: owner}
+	// A name that means the same but is written otherwise is in the way of Ops' conditions, and would pass Check: Do would never end.
+	_, _, _, own := g.names(resource, seen)
+	return seen, e1 == nil && e2 == nil && e3 == nil && domain != "" && own == mark
 }
 
 // none is met when there is no key from begin up to end.

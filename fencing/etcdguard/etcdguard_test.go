@@ -146,6 +146,7 @@ func TestForeignMarks(t *testing.T) {
 	ctx := t.Context()
 	for i, names := range [][]string{
 		{"x"}, {"a/b/c"}, {"etcd%2Fguard/x/o"}, {"etcd%2Fguard/9999999999999999999/o"}, {"%zz/0000000000000000009/o"},
+		{"etcd%2Fguard/1/o"}, {"etcd%2fguard/0000000000000000001/o"}, {"/0000000000000000001/o"},
 		{"a/0000000000000000001/o", "b/0000000000000000001/o"},
 	} {
 		resource := fmt.Sprint("r", i)

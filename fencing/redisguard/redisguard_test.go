@@ -248,6 +248,9 @@ func TestForeignMarks(t *testing.T) {
 		"a short token": func(mark string) error {
 			return client.HSet(ctx, mark, "domain", "redisguard", "token", "1", "owner", "a").Err()
 		},
+		"a token beyond the last": func(mark string) error {
+			return client.HSet(ctx, mark, "domain", "redisguard", "token", "9999999999999999999", "owner", "a").Err()
+		},
 		"a token in text": func(mark string) error {
 			return client.HSet(ctx, mark, "domain", "redisguard", "token", "000000000000000000x", "owner", "a").Err()
 		},
@@ -258,6 +261,7 @@ func TestForeignMarks(t *testing.T) {
 		for call, err := range map[string]error{
 			"Advance": g.Advance(ctx, key, fence(5, "a")),
 			"Set":     g.Set(ctx, fence(5, "a"), key, "v", 0),
+			"Migrate": g.Migrate(ctx, key, "redisguard", "elsewhere"),
 		} {
 			if err == nil || errors.Is(err, fencing.ErrStale) || errors.Is(err, fencing.ErrDomain) {
 				t.Errorf("%s where the mark is %s: %v; want an error that is the server's", call, name, err)

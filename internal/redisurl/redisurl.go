@@ -26,6 +26,11 @@ var refused = []string{
 	"read_only", "replica_only", "route_by_latency", "route_by_latency_tolerance", "route_randomly", "use_disconnected_replicas",
 }
 
+// The parameters that count connections, for which go-redis makes room when it makes the client, and how far they may.
+var sizes = []string{"pool_size", "pipeline_pool_size", "min_idle_conns", "max_idle_conns", "max_active_conns", "max_concurrent_dials"}
+
+const maxConns = 100_000
+
 // address is a URL taken apart.
 type address struct {
 	url                    string   // for go-redis' parsers: the first host, its parameters, no user
@@ -93,7 +98,11 @@ func check(q url.Values) error {
 		if slices.Contains(refused, name) {
 			return fmt.Errorf("URL parameter %s has no place here", name)
 		}
-		if n, err := strconv.ParseInt(values[0], 10, 64); err == nil && (n > math.MaxInt32 || n < -1) {
+		most := int64(math.MaxInt32)
+		if slices.Contains(sizes, name) {
+			most = maxConns
+		}
+		if n, err := strconv.ParseInt(values[0], 10, 64); err == nil && (n > most || n < -1) {
 			return fmt.Errorf("URL parameter %s=%d is out of range", name, n)
 		}
 	}

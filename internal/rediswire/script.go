@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,23 @@ func (s *Script) Call(ctx context.Context, args ...any) *Call {
 
 // Result is the reply, once sent.
 func (c *Call) Result() (any, error) { return c.cmd.Val(), c.cmd.Err() }
+
+// Did is the reply of a script that says 1 for what it did and 0 for what it found nothing to do for. Any other is an error.
+func (c *Call) Did() (bool, error) {
+	switch reply, err := c.Result(); {
+	case err != nil:
+		return false, err
+	case reply == any(int64(1)):
+		return true, nil
+	case reply == any(int64(0)):
+		return false, nil
+	default:
+		return false, Unexpected(reply)
+	}
+}
+
+// Unexpected is the error for a reply that no script of ours gives: somebody else's proxy, or server.
+func Unexpected(reply any) error { return fmt.Errorf("unexpected reply %.100q", fmt.Sprint(reply)) }
 
 // Err is the error of Result.
 func (c *Call) Err() error { return c.cmd.Err() }

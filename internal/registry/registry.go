@@ -83,12 +83,12 @@ func parse(rawURL string) (*url.URL, error) {
 		user, hosts = hosts[:at+1], hosts[at+1:]
 	}
 	for h := range strings.SplitSeq(hosts, ",") {
-		if u, err := url.Parse("x://" + h); err != nil || u.Host != h || (h == "" && hosts != "") {
+		if u, err := url.Parse("x://" + h); err != nil || u.Host != h || (h == "" && hosts != "") || h != "" && h[0] != '[' && strings.Count(h, ":") > 1 {
 			return nil, errURL
 		}
 	}
 	u, err := url.Parse(scheme + "://" + user + "host" + after[end:])
-	if err != nil || u.Fragment != "" || (user == "" && strings.Contains(after, "@")) { // a password cut short by its / or ?
+	if err != nil || u.Fragment != "" || strings.Contains(after[end:], "@") { // perhaps a password that was cut short by its / or ?
 		return nil, errURL
 	}
 	u.Host = hosts

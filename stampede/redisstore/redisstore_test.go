@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,5 +119,116 @@ func TestRefusedClients(t *testing.T) {
 	}
 	if _, err := redisstore.New(cluster(redis.ClusterOptions{}), &redisstore.Options{Prefix: "a{b"}); !errors.Is(err, stampede.ErrInvalid) {
 		t.Errorf("a prefix with a brace: %v, want ErrInvalid", err)
+	}
+}
+
+// TestForeignTickets: hashes that are no ticket of ours do not keep a key from being loaded, whatever their fields hold.
+func TestForeignTickets(t *testing.T) {
+	t.Parallel()
+	client, ctx := connect(t, servers.SharedRedis(t)), t.Context()
+	s := open(t, client)
+	for i, fields := range [][]any{
+		{"turn", "x"}, {"id", "x", "turn", "1.5"}, {"id", "x", "turn", "9223372036854775807"}, {"id", "x", "stored", "x", "domain", "d"},
+	} {
+		key := fmt.Sprint(t.Name(), time.Now(), i)
+		if err := client.HSet(ctx, base(key)+":t1", fields...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		_, ticket, err := s.Begin(ctx, key, "id", time.Minute)
+		if err != nil {
+			t.Errorf("Begin with the ticket %v: %v", fields, err)
+			continue
+		}
+		e := stampede.Entry{Kind: stampede.Value, Value: []byte("v"), TTL: time.Minute}
+		e.Fence.Domain, e.Fence.Token, e.Fence.Owner = "d", 1, "o"
+		if o, err := s.Put(ctx, key, ticket, e); err != nil || o != stampede.Stored {
+			t.Errorf("Put with the ticket %v: %v, %v", fields, o, err)
+		}
+	}
+}
+
+// TestForeignEntries: what is no entry is a miss, and hides no failure that is remembered beside it.
+func TestForeignEntries(t *testing.T) {
+	t.Parallel()
+	client, ctx := connect(t, servers.SharedRedis(t)), t.Context()
+	s := open(t, client)
+	for i, text := range []string{
+		"", "x", "pk1", "pk1v", "pk1v\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "pf1", "pf1" + strings.Repeat("x", 40),
+		"pf1" + strings.Repeat("0", 26) + "-0001x", "pf1" + strings.Repeat("9", 26) + "00001x",
+	} {
+		key := fmt.Sprint(t.Name(), time.Now(), i)
+		if err := client.Set(ctx, base(key)+":e1", text, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if es, err := s.Get(ctx, key); err != nil || es[0].Kind != stampede.Foreign || es[0].Failure != "" {
+			t.Errorf("Get of %q: %+v, %v", text, es, err)
+		}
+		_, ticket, err := s.Begin(ctx, key, "id", time.Minute)
+		if err != nil {
+			t.Fatalf("Begin with %q: %v", text, err)
+		}
+		if o, err := s.Put(ctx, key, ticket, stampede.Entry{Kind: stampede.Failed, Failure: "bad", TTL: time.Minute}); err != nil || o != stampede.Stored {
+			t.Errorf("Put of a failure over %q: %v, %v", text, o, err)
+		}
+		if es, err := s.Get(ctx, key); err != nil || es[0].Failure != "bad" && !strings.HasPrefix(text, "pk1") {
+			t.Errorf("Get of a failure over %q: %+v, %v", text, es, err)
+		}
+	}
+}
+
+// TestFullServer: what is there can be read and invalidated on a server without memory, and what cannot be stored is its error.
+func TestFullServer(t *testing.T) {
+	t.Parallel()
+	client, ctx := connect(t, servers.Redis(t).Addr), t.Context()
+	s := open(t, client)
+	e := stampede.Entry{Kind: stampede.Value, Value: []byte("v"), TTL: time.Minute}
+	set := func(key string) error { return s.Set(ctx, key, e) }
+	if err := errors.Join(set("kept"), set("dropped"), client.ConfigSet(ctx, "maxmemory", "1").Err()); err != nil {
+		t.Fatal(err)
+	}
+	if err := set("new"); !redis.IsOOMError(err) {
+		t.Errorf("Set: %v; want OOM", err)
+	}
+	if _, _, err := s.Begin(ctx, "new", "id", time.Minute); !redis.IsOOMError(err) {
+		t.Errorf("Begin: %v; want OOM", err)
+	}
+	if err := s.Invalidate(ctx, "dropped"); err != nil {
+		t.Errorf("Invalidate: %v", err)
+	}
+	es, err := s.Get(ctx, "kept", "dropped", "new")
+	if err != nil || string(es[0].Value) != "v" || es[1].Kind != stampede.Absent || es[2].Kind != stampede.Absent {
+		t.Errorf("Get: %+v, %v", es, err)
+	}
+	if err := errors.Join(client.ConfigSet(ctx, "maxmemory", "0").Err(), set("new")); err != nil {
+		t.Errorf("Set with memory again: %v", err)
+	}
+}
+
+// TestRefusedUsers: what a user may not do is the server's error, at once, and shows no password.
+func TestRefusedUsers(t *testing.T) {
+	t.Parallel()
+	server, ctx := servers.Redis(t), t.Context()
+	admin := connect(t, server.Addr)
+	const password = "p@s:s/w?o#r d%\u00e9"
+	for user, rules := range map[string][]any{
+		"good": {"~*", "&*", "+@all"}, "noscripts": {"~*", "&*", "+@all", "-@scripting"}, "nokeys": {"~other:*", "&*", "+@all"},
+	} {
+		if err := admin.Do(ctx, append([]any{"ACL", "SETUSER", user, "on", ">" + password}, rules...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for user, why := range map[string]string{"good": "", "noscripts": "NOPERM", "nokeys": "NOPERM", "nobody": "WRONGPASS"} {
+		store, err := stampede.OpenStore(ctx, (&url.URL{Scheme: "redis", User: url.UserPassword(user, password), Host: server.Addr}).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = store.Begin(ctx, "k", "id", time.Minute)
+		if (err == nil) != (why == "") || err != nil && (!strings.Contains(err.Error(), why) || strings.Contains(err.Error(), password)) {
+			t.Errorf("Begin of the user %s: %v; want %q", user, err, why)
+		}
+		if printed := fmt.Sprintf("%v %+v", store, store); strings.Contains(printed, password) {
+			t.Errorf("the store shows the password: %s", printed)
+		}
+		store.(*redisstore.Store).Close()
 	}
 }
