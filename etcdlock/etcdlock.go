@@ -17,8 +17,9 @@
 //	                           The Locker refuses a revision below one that it has seen, with ErrUnavailable; a process
 //	                           that was started later knows of none: restore with --bump-revision, or set another Domain.
 //	what the holder sees       Its context ends at Deadline at the latest: counted from before the last keepalive that was answered. It
-//	                           ends at once when the etcd lease is revoked or its session key deleted, and at the next
-//	                           renewal (every TTL/3) when the lock's own key is. NoRenew: at Deadline, or not before Release.
+//	                           ends at once when the etcd lease that it shares is revoked or its session key deleted, and at the next
+//	                           renewal (every TTL/3) when the lock's own key is, or the etcd lease that is its own for MaxHold.
+//	                           NoRenew: at Deadline, or not before Release.
 //	what a waiter sees         The deletion of the key before it, as soon as a member tells; otherwise it finds out within 5 s.
 //	                           First come, first served, across processes. A waiter whose own key or lease ends, by a pause
 //	                           or a partition longer than its TTL, goes to the end of the queue, within the same Acquire.

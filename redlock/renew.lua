@@ -24,5 +24,6 @@ end
 if ARGV[3] == '0' or number == highest then
 	ttl = math.max(ttl, redis.call('PTTL', lock))
 end
+redis.call('PEXPIRE', lock, ttl) -- a server without memory refuses SET, but not behind another write
 redis.call('SET', lock, owner .. '#' .. ARGV[4], 'PX', ttl)
 return 1
