@@ -13,7 +13,7 @@ BENCHTIME ?= 1x
 DURATION  ?= 75s
 SEED      ?= 0
 BACKEND   ?=
-# The longest first, since packages are tested side by side.
+# The longest first. They wait for most of the time, so that there is room for one more than the smallest machine has processors.
 PACKAGES  ?= ./zklock ./etcdlock ./redislock ./redlock ./cmd/... ./...
 
 .PHONY: test test-full servers lint deps bench faults demo fmt tools
@@ -23,7 +23,7 @@ PACKAGES  ?= ./zklock ./etcdlock ./redislock ./redlock ./cmd/... ./...
 NESTED = $(if $(filter ./...,$(PACKAGES)),fencing/servertest)
 
 test:
-	@. ./.ci/servers; failed=0; go test $$RACE $(TESTFLAGS) $(PACKAGES) || failed=1; \
+	@. ./.ci/servers; failed=0; go test -p 3 $$RACE $(TESTFLAGS) $(PACKAGES) || failed=1; \
 	for module in $(NESTED); do (cd $$module && go test $$RACE $(TESTFLAGS) ./...) || failed=1; done; exit $$failed
 
 test-full:
