@@ -5,6 +5,7 @@
 # make bench   every benchmark once, also those beside peers in bench/; BENCHTIME=2000x for figures
 # make faults  every backend under attack, DURATION in all; BACKEND for one, SEED to repeat; a run
 #              of 30m and more writes docs/faults.md
+# make fuzz    every fuzz target for FUZZTIME
 # make demo    the stampede, and its cure
 # make fmt     gofmt -w
 
@@ -13,10 +14,11 @@ BENCHTIME ?= 1x
 DURATION  ?= 75s
 SEED      ?= 0
 BACKEND   ?=
+FUZZTIME  ?= 30s
 # The longest first. They wait for most of the time, so that there is room for one more than the smallest machine has processors.
 PACKAGES  ?= ./zklock ./etcdlock ./redislock ./redlock ./cmd/... ./...
 
-.PHONY: test test-full servers lint deps bench faults demo fmt tools
+.PHONY: test test-full servers lint deps bench faults fuzz demo fmt tools
 .DEFAULT_GOAL := test
 
 # Modules whose tests need what no user of paddock should have to know, such as database drivers; they run with all packages.
@@ -39,6 +41,11 @@ bench:
 faults:
 	@. ./.ci/servers; cd faults && go test -v -count=1 -timeout 3h $(TESTFLAGS) . -args \
 	-duration $(DURATION) -seed $(SEED) -backend '$(BACKEND)' -report ../docs/faults.md
+
+fuzz:
+	@. ./.ci/servers; grep -rHoE '^func Fuzz[A-Za-z]+' --include='*_test.go' . | while IFS=: read -r file name; do \
+	echo "$$file $${name#func }"; \
+	go test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; done
 
 lint: tools
 	@unformatted=$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l); \

@@ -314,6 +314,33 @@ func TestNoMemory(t *testing.T) {
 	must(t, g.Set(ctx, fence(5, "a"), key, "x", 0)) // no mark has moved either
 }
 
+// TestRefusedUsers: who may not do what the guard needs is told by the server, and nothing passes.
+func TestRefusedUsers(t *testing.T) {
+	t.Parallel()
+	addr := servers.Redis(t).Addr
+	admin := connect(t, addr, redis.Options{})
+	ctx, key, prefix := t.Context(), newKey(t), newPrefix()
+	must(t, open(t, admin, prefix).Set(ctx, fence(5, "a"), key, "v", 0))
+	for user, rules := range map[string][]any{
+		"noscripts": {"~*", "+@all", "-@scripting"},
+		"nomarks":   {"~" + key, "+@all"},
+		"nodata":    {"~" + prefix + "*", "+@all"},
+		"nothing":   {"~*", "+@read", "+evalsha", "+eval"},
+	} {
+		must(t, admin.Do(ctx, append([]any{"ACL", "SETUSER", user, "on", ">hunter2"}, rules...)...).Err())
+		g := open(t, connect(t, addr, redis.Options{Username: user, Password: "hunter2", MaxRetries: -1}), prefix)
+		err := g.Set(ctx, fence(6, "b"), key, "w", 0)
+		if err == nil || errors.Is(err, fencing.ErrStale) || errors.Is(err, fencing.ErrDomain) {
+			t.Errorf("a write by %s: %v; want the server's refusal", user, err)
+		} else if said := err.Error(); !strings.Contains(said, "NOPERM") && !strings.Contains(said, "can't run this command") || strings.Contains(said, "hunter2") {
+			t.Errorf("a write by %s: %q; want the server's refusal, and no password", user, said)
+		}
+		if got := admin.Get(ctx, key).Val(); got != "v" {
+			t.Errorf("%s has written %q", user, got)
+		}
+	}
+}
+
 // TestEviction: marks outlive all that has a TTL when memory runs out under a volatile policy.
 func TestEviction(t *testing.T) {
 	t.Parallel()

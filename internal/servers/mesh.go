@@ -2,7 +2,9 @@ package servers
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -128,13 +130,13 @@ func (m *mesh) close() {
 }
 
 func (m *mesh) serve(client *net.TCPConn, from, to int, target string, greeting func(io.Writer, io.Reader) error) {
-	if from == anyNode {
-		from = m.source(client)
-	}
 	conn, err := net.Dial("tcp", target)
 	if err != nil {
-		refuse(client)
+		refuse(client) // and nobody asks who it was: a dead node's peers try again and again
 		return
+	}
+	if from == anyNode {
+		from = m.source(client)
 	}
 	c := &link{client: client, server: conn.(*net.TCPConn), broken: make(chan struct{})}
 	m.mu.Lock()
@@ -206,7 +208,11 @@ func socketInodes(local, remote int) []string {
 		return nil
 	}
 	defer f.Close()
+	here := fmt.Sprintf(":%04X ", local)
 	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if !bytes.Contains(lines.Bytes(), []byte(here)) {
+			continue
+		}
 		// sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
 		if w := strings.Fields(lines.Text()); len(w) > 9 && hexPort(w[1]) == local && hexPort(w[2]) == remote {
 			inodes = append(inodes, "socket:["+w[9]+"]")
