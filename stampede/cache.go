@@ -213,7 +213,7 @@ func (c *Cache[V]) Set(ctx context.Context, key string, value V) error {
 		return fmt.Errorf("stampede: set %q: %w", key, err)
 	}
 	e := Entry{Kind: Value, Value: b, TTL: c.jittered(p, p.TTL), StaleFor: p.StaleFor, Writer: uuid.NewString()}
-	return c.ask(ctx, func(ctx context.Context) error { return c.store.Set(ctx, c.storeKey(key), e) })
+	return c.ask(ctx, key, func(ctx context.Context) error { return c.store.Set(ctx, c.storeKey(key), e) })
 }
 
 // Invalidate forgets the keys. When it has returned nil, no call that begins later is served a value from before, nor one
@@ -230,7 +230,7 @@ func (c *Cache[V]) Invalidate(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	return c.ask(ctx, func(ctx context.Context) error { return c.store.Invalidate(ctx, names...) })
+	return c.ask(ctx, keys[0], func(ctx context.Context) error { return c.store.Invalidate(ctx, names...) })
 }
 
 // Close ends what the cache does: calls get ErrClosed, contexts of loads end, locks are released. It waits for that, at most for
@@ -318,14 +318,18 @@ func (c *Cache[V]) check(ctx context.Context, key string, reads bool) (*rule, er
 func (c *Cache[V]) lockKey(key string) string  { return "cache/" + c.o.Name + "/" + key }
 func (c *Cache[V]) storeKey(key string) string { return c.o.Name + "/" + key }
 
-// ask makes a call of the store, on the caller's goroutine.
-func (c *Cache[V]) ask(ctx context.Context, call func(context.Context) error) error {
-	ctx, cancel := c.limit.within(ctx)
+// ask makes a call of the store, about key or it and others, on the caller's goroutine. What ends with ctx is not the store's fault.
+func (c *Cache[V]) ask(ctx context.Context, key string, call func(context.Context) error) error {
+	within, cancel := c.limit.within(ctx)
 	defer cancel()
-	if err := call(ctx); err != nil {
+	switch err := call(within); {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ended(ctx, key), err)
+	default:
 		return fmt.Errorf("%w: %w", ErrStoreDown, err)
 	}
-	return nil
 }
 
 // jittered is the TTL of an entry that is written now.

@@ -227,6 +227,23 @@ func is(target error) func(error) bool { return func(err error) bool { return er
 type faults struct {
 	stampede.Store
 	get, begin, put error
+	silent          bool // as to Set and Invalidate
+}
+
+func (s *faults) Set(ctx context.Context, key string, e stampede.Entry) error {
+	if s.silent {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.Store.Set(ctx, key, e)
+}
+
+func (s *faults) Invalidate(ctx context.Context, keys ...string) error {
+	if s.silent {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.Store.Invalidate(ctx, keys...)
 }
 
 func (s *faults) Get(ctx context.Context, keys ...string) ([]stampede.Entry, error) {

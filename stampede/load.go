@@ -109,7 +109,7 @@ func (f *flight[V]) begin() (got found[V], t Ticket, err error) {
 	keep := f.p.LoadTimeout + f.p.LockTTL + ticketSlack
 	got.at = time.Now()
 	defer f.batch.slot()()
-	err = f.c.ask(context.WithoutCancel(f.ctx), func(ctx context.Context) (err error) {
+	err = f.c.ask(context.WithoutCancel(f.ctx), f.key, func(ctx context.Context) (err error) {
 		e, t, err = f.c.store.Begin(ctx, f.c.storeKey(f.key), uuid.NewString(), keep)
 		return err
 	})
@@ -124,7 +124,7 @@ func (f *flight[V]) begin() (got found[V], t Ticket, err error) {
 // store offers e, and reports whether it was stored.
 func (f *flight[V]) store(t Ticket, e Entry) bool {
 	var o Outcome
-	err := f.c.ask(context.WithoutCancel(f.ctx), func(ctx context.Context) (err error) {
+	err := f.c.ask(context.WithoutCancel(f.ctx), f.key, func(ctx context.Context) (err error) {
 		o, err = f.c.store.Put(ctx, f.c.storeKey(f.key), t, e)
 		return err
 	})

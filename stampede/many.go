@@ -121,7 +121,7 @@ func (c *Cache[V]) fetchMany(ctx context.Context, visits []*visit[V]) []*found[V
 	at := time.Now()
 	err := c.silence.now(at)
 	if err == nil {
-		err = c.ask(ctx, func(ctx context.Context) (err error) {
+		err = c.ask(ctx, visits[0].key, func(ctx context.Context) (err error) {
 			es, err = c.store.Get(ctx, names...)
 			return err
 		})

@@ -211,3 +211,31 @@ func TestStorePanics(t *testing.T) {
 		}
 	})
 }
+
+// TestChangeGivenUp: a Set or an Invalidate that ends with its context says so, with the cause; one that ends with StoreTimeout says
+// that the store is down.
+func TestChangeGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		c, err := stampede.New(&faults{Store: f.store, silent: true}, stampede.Policies{{Pattern: "*", TTL: time.Minute}}, (*stampede.Options[string])(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for what, change := range map[string]func(context.Context) error{
+			"Set":        func(ctx context.Context) error { return c.Set(ctx, "k", "v") },
+			"Invalidate": func(ctx context.Context) error { return c.Invalidate(ctx, "k") },
+		} {
+			why := errors.New("why")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, why)
+			err := change(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || errors.Is(err, stampede.ErrStoreDown) {
+				t.Errorf("%s whose context ends: %v; want that, and its cause", what, err)
+			}
+			if err := change(t.Context()); !errors.Is(err, stampede.ErrStoreDown) {
+				t.Errorf("%s of a store that says nothing: %v; want ErrStoreDown", what, err)
+			}
+		}
+	})
+}
