@@ -33,13 +33,7 @@ func SharedMariaDB(tb testing.TB) string {
 	if !given(EnvMariaDB) {
 		binary = mariadbBinary(tb)
 	}
-	return sharedMariaDB.get(tb, EnvMariaDB, func() ([]string, error) {
-		p, err := startMariaDB(binary)
-		if err != nil {
-			return nil, err
-		}
-		return []string{p.Addr}, nil
-	})[0]
+	return sharedMariaDB.processes(tb, EnvMariaDB, 1, func() (*Process, error) { return startMariaDB(binary) })[0]
 }
 
 func mariadbBinary(tb testing.TB) string {
@@ -82,15 +76,7 @@ func startMariaDB(binary string, args ...string) (*Process, error) {
 
 // mariadbAnswers waits for the server's greeting.
 func mariadbAnswers(addr string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if end, ok := ctx.Deadline(); ok {
-			_ = conn.SetDeadline(end)
-		}
+	return overTCP(addr, func(conn net.Conn) error {
 		var head [5]byte
 		if _, err := io.ReadFull(conn, head[:]); err != nil {
 			return err
@@ -99,5 +85,5 @@ func mariadbAnswers(addr string) func(context.Context) error {
 			return fmt.Errorf("greeted by %d", head[4])
 		}
 		return nil
-	}
+	})
 }

@@ -37,13 +37,7 @@ func SharedPostgres(tb testing.TB) string {
 	if !given(EnvPostgres) {
 		bin = postgresBin(tb)
 	}
-	return sharedPostgres.get(tb, EnvPostgres, func() ([]string, error) {
-		p, err := startPostgres(bin)
-		if err != nil {
-			return nil, err
-		}
-		return []string{p.Addr}, nil
-	})[0]
+	return sharedPostgres.processes(tb, EnvPostgres, 1, func() (*Process, error) { return startPostgres(bin) })[0]
 }
 
 // postgresBin finds the directory of the server's programs, which Debian keeps out of the way, one for each version.
@@ -130,15 +124,7 @@ func unprivileged(dir string) ([]string, error) {
 
 // postgresAnswers begins a session: a server that still starts up says so with an error.
 func postgresAnswers(addr string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if end, ok := ctx.Deadline(); ok {
-			_ = conn.SetDeadline(end)
-		}
+	return overTCP(addr, func(conn net.Conn) error {
 		startup := "\x00\x03\x00\x00" + "user\x00postgres\x00\x00" // protocol 3.0
 		if _, err := conn.Write(append([]byte{0, 0, 0, byte(4 + len(startup))}, startup...)); err != nil {
 			return err
@@ -151,5 +137,5 @@ func postgresAnswers(addr string) func(context.Context) error {
 			return errors.New("no session yet")
 		}
 		return nil
-	}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,6 +116,21 @@ func (p *Process) start() error {
 	p.cmd, p.exited = cmd, exited
 	p.mu.Unlock()
 	return nil
+}
+
+// overTCP asks on a connection of its own, which ends with the context's time.
+func overTCP(addr string, ask func(net.Conn) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if end, ok := ctx.Deadline(); ok {
+			_ = conn.SetDeadline(end)
+		}
+		return ask(conn)
+	}
 }
 
 // await repeats probe until it succeeds.

@@ -154,6 +154,16 @@ func TestProxyLoseReplies(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- through.Incr(context.Background(), "n").Err() }()
 	appears(t, direct, "n") // executed
+	until(t, "lost, once it has come as far as the proxy: the reply", func() error {
+		px.mu.Lock()
+		defer px.mu.Unlock()
+		for c := range px.conns {
+			if c.lost {
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
 	px.Pass()
 	if err := <-done; err == nil {
 		t.Fatal("a lost reply arrived")

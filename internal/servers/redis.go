@@ -97,17 +97,7 @@ func sharedRedises(tb testing.TB, s *shared, env string, n int) []string {
 	if !given(env) {
 		needRedis(tb)
 	}
-	return s.get(tb, env, func() ([]string, error) {
-		var addrs []string
-		for range n {
-			p, err := startRedis(nil)
-			if err != nil {
-				return nil, err
-			}
-			addrs = append(addrs, p.Addr)
-		}
-		return addrs, nil
-	})
+	return s.processes(tb, env, n, func() (*Process, error) { return startRedis(nil) })
 }
 
 func needRedis(tb testing.TB) {
@@ -143,15 +133,7 @@ func redisAt(addr string, args ...string) *Process {
 // redisAnswers sends a PING by hand: a server that asks for a password or a
 // user is as ready as one that does not.
 func redisAnswers(addr string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if end, ok := ctx.Deadline(); ok {
-			_ = conn.SetDeadline(end)
-		}
+	return overTCP(addr, func(conn net.Conn) error {
 		if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 			return err
 		}
@@ -163,7 +145,7 @@ func redisAnswers(addr string) func(context.Context) error {
 			return errors.New(strings.TrimSpace(reply))
 		}
 		return nil
-	}
+	})
 }
 
 // redis returns a client that says at once what it thinks of the server; its

@@ -107,6 +107,22 @@ func (s *shared) get(tb testing.TB, env string, start func() ([]string, error)) 
 	return append([]string(nil), s.addrs...)
 }
 
+// processes is get for n servers of which each is one process.
+func (s *shared) processes(tb testing.TB, env string, n int, start func() (*Process, error)) []string {
+	tb.Helper()
+	return s.get(tb, env, func() ([]string, error) {
+		var addrs []string
+		for range n {
+			p, err := start()
+			if err != nil {
+				return nil, err
+			}
+			addrs = append(addrs, p.Addr)
+		}
+		return addrs, nil
+	})
+}
+
 var (
 	lastPort atomic.Int64
 

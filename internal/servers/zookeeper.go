@@ -210,18 +210,14 @@ func zooKeeperMode(ctx context.Context, node *Process) (string, error) {
 }
 
 // fourLetters asks a node by one of ZooKeeper's four-letter words.
-func fourLetters(ctx context.Context, addr, word string) (string, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	if end, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(end)
-	}
-	if _, err := io.WriteString(conn, word); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(conn)
-	return string(answer), err
+func fourLetters(ctx context.Context, addr, word string) (answer string, err error) {
+	err = overTCP(addr, func(conn net.Conn) error {
+		if _, err := io.WriteString(conn, word); err != nil {
+			return err
+		}
+		all, err := io.ReadAll(conn)
+		answer = string(all)
+		return err
+	})(ctx)
+	return answer, err
 }
