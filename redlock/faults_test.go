@@ -31,12 +31,12 @@ var kinds = map[string]redis.Options{"impatient": impatient, "default": {}}
 // nodes, and released; or it was refused there.
 func TestRequestPastItsCleanUp(t *testing.T) {
 	t.Parallel()
-	const late = 700 * time.Millisecond
+	const late = 1500 * time.Millisecond
 	c := newCluster(t)
 	for kind, o := range kinds {
 		for _, key := range []string{"free", "held"} {
 			t.Run(key+", "+kind, func(t *testing.T) {
-				opts := Options{Prefix: newPrefix(), NodeTimeout: 200 * time.Millisecond}
+				opts := Options{Prefix: newPrefix(), NodeTimeout: 500 * time.Millisecond}
 				l, links := c.behindProxies(t, []int{1}, o, opts)
 				other := c.open(t, o, Options{Prefix: opts.Prefix})
 				must(t, take(t, l, "warm").Release(t.Context())) // which leaves a connection

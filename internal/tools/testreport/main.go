@@ -1,5 +1,6 @@
 // Testreport reads the output of go test -json and prints it as go test would:
-// a line for each package, and what the failed tests wrote. It also names the
+// a line for each package, and what the failed tests wrote; what they found
+// stands at the end once more, where no server's log hides it. It also names the
 // skipped tests and fails when one of them was skipped without a reason that
 // is explained here: a suite that skips is not one that passes.
 //
@@ -37,12 +38,16 @@ type event struct {
 
 type test struct{ pkg, name string }
 
-// where matches the position that testing puts before what a test logs.
-var where = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
+// where matches the position that testing puts before what a test logs;
+// theServers is where the tests' servers log.
+var (
+	where      = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
+	theServers = regexp.MustCompile(`^\s*process\.go:\d+: `)
+)
 
 func main() {
 	output := map[test][]string{}
-	var skipped []string
+	var skipped, found []string
 	failed := false
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 16<<20)
@@ -79,6 +84,10 @@ func main() {
 				}
 			}
 			fmt.Print(strings.Join(output[key], ""))
+			if e.Test != "" {
+				found = append(found, "FAILED "+e.Package+" "+e.Test+"\n")
+				found = append(found, findings(output[key])...)
+			}
 			delete(output, key)
 		}
 	}
@@ -86,12 +95,30 @@ func main() {
 		fmt.Println("testreport:", err)
 		failed = true
 	}
+	fmt.Print(strings.Join(found, ""))
 	for _, s := range skipped {
 		fmt.Println("SKIPPED", s)
 	}
 	if failed || len(skipped) > 0 {
 		os.Exit(1)
 	}
+}
+
+// findings returns what a test logged itself.
+func findings(output []string) []string {
+	var found []string
+	ours := false
+	for _, line := range output {
+		if where.MatchString(line) {
+			ours = !theServers.MatchString(line)
+		} else if !strings.HasPrefix(line, "        ") {
+			ours = false // a line of testing's; those of a message are indented
+		}
+		if ours {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 // skipReason returns the last message of a test, which is the one of its Skip.
