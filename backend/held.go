@@ -271,7 +271,7 @@ func (h *held) Release(ctx context.Context) error {
 // caller's.
 func notOurs(err error, call, caller context.Context) error {
 	if err != nil && !errors.Is(err, paddock.ErrLost) && call.Err() != nil && caller.Err() == nil {
-		return errSilent
+		return unanswered(err)
 	}
 	return err
 }

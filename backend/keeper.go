@@ -224,6 +224,15 @@ func (k *Keeper) slow(begun time.Time) bool {
 
 var errSilent = errors.New("the backend did not answer in time")
 
+// unanswered is errSilent, and what a call ended with when its time was over, unless that is no more than the end of a context,
+// which would look like the caller's.
+func unanswered(err error) error {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return errSilent
+	}
+	return fmt.Errorf("%w: %w", errSilent, err)
+}
+
 var errLate = errors.New("the grant came after its trust window had closed")
 
 // try makes one attempt, and sees to it that one of unknown outcome is undone.
@@ -265,7 +274,7 @@ func (k *Keeper) try(ctx, outer context.Context, r request, waits bool) (bridge.
 	case isPermanent(err):
 		err = fmt.Errorf("%w: acquire %q: %w", paddock.ErrUnavailable, a.Key, err)
 	case answer.err != nil && callCtx.Err() != nil: // whose end is not the end of the caller's
-		err = errSilent
+		err = unanswered(answer.err)
 	}
 	return nil, a, err
 }

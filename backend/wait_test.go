@@ -174,7 +174,13 @@ func TestCancelledHeadPassesTheHintOn(t *testing.T) {
 		l := mustAcquire(t, k, "a", nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		headErr := make(chan error)
-		go func() { _, err := k.Acquire(ctx, "a", nil); headErr <- err }()
+		go func() {
+			l, err := k.Acquire(ctx, "a", nil)
+			if err == nil { // the release was first
+				l.Release(t.Context())
+			}
+			headErr <- err
+		}()
 		synctest.Wait()
 		got := waiters(t, k, "a", 2)
 		begun := time.Now()

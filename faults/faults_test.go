@@ -155,6 +155,9 @@ func round(t *testing.T, s *service, r *result, ledger *Ledger, workers []*worke
 		w.tell("work " + strings.Join(on, " "))
 	}
 	await(t, r, ledger, on, began, "the beginning")
+	if r.rounds == 0 {
+		awaitSight(t, s)
+	}
 	var periods []period
 	for i := 0; i < perRound && (i == 0 || now() < end); i++ {
 		f := faults.deal()
@@ -246,6 +249,20 @@ func judge(t *testing.T, s *service, r *result, ledger *Ledger, leases []Lease, 
 			t.Logf("round %d: %s from %v to %v", r.rounds, p.name, p.from, p.to)
 		}
 	}
+}
+
+// awaitSight makes sure that locks which workers hold are seen where what is left is looked for.
+func awaitSight(t *testing.T, s *service) {
+	t.Helper()
+	for end := now() + progress; now() < end; {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		left, _ := s.left(ctx)
+		cancel()
+		if len(left) > 0 {
+			return
+		}
+	}
+	t.Errorf("workers hold keys, and the look for what is left finds none in %v", progress)
 }
 
 // awaitNothingLeft gives locks of holders who could not be heard time to run out.

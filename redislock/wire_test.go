@@ -169,6 +169,7 @@ func TestLostReply(t *testing.T) {
 	}()
 	lock, _ := f.server.names("k")
 	until(t, "locked", func() bool { return f.probe.Exists(t.Context(), lock).Val() == 1 })
+	until(t, "lost", proxy.Lost)
 	proxy.Pass() // and the connection breaks
 	lease := <-got
 	if lease == nil {
@@ -205,6 +206,7 @@ func TestLostReplyToRelease(t *testing.T) {
 	go func() { got <- lease.Release(context.Background()) }()
 	lock, _ := f.server.names("k")
 	until(t, "released", func() bool { return f.probe.Exists(t.Context(), lock).Val() == 0 })
+	until(t, "lost", proxy.Lost)
 	proxy.Pass()
 	if err := <-got; err != nil {
 		t.Errorf("Release whose first reply was lost: %v; it did what it should", err)

@@ -246,6 +246,7 @@ func TestTwins(t *testing.T) {
 	}
 	lease = take(t, l, "k")
 	until(t, "asked", asked(1))
+	until(t, "lost", links[0].Lost)
 	links[0].Pass() // which breaks the connection
 	until(t, "asked again", asked(2))
 	must(t, lease.Release(t.Context()))

@@ -307,6 +307,7 @@ func TestAdoption(t *testing.T) {
 			created, _, _ = conn.Children(below(o, key))
 			return len(created) == 1
 		})
+		eventually(t, "the lost answer", p.Lost)
 		p.Pass()
 		lease := <-granted
 		children, _, err := conn.Children(below(o, key))

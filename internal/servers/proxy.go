@@ -94,6 +94,20 @@ func (p *Proxy) LoseReplies() {
 	p.lose = true
 }
 
+// Lost reports whether LoseReplies, which is in force, has dropped an answer.
+// That a command was executed does not tell: its answer may still come, and
+// pass if Pass is first.
+func (p *Proxy) Lost() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if c.lost {
+			return true
+		}
+	}
+	return false
+}
+
 // Cut resets all connections, forgets what was held or delayed, and refuses
 // new ones until Pass.
 func (p *Proxy) Cut() {

@@ -71,9 +71,10 @@ func expired(t *testing.T, j job) {
 	}
 }
 
-// TestKilledLoader: a process killed while it loads is replaced within LockTTL and 200 ms, the time that its lock service takes to notice,
-// and a little for a busy machine.
+// TestKilledLoader: a process killed while it loads is replaced within LockTTL and 200 ms, and the time that its lock service takes to notice.
+// A busy machine may be late, but not three times.
 func TestKilledLoader(t *testing.T) {
+	const late = 500 * time.Millisecond // never later than that
 	for lock, notices := range map[string]time.Duration{
 		"redis": 0, "redlock": 0,
 		"etcd":      time.Second,            // a lease ends when the server next looks, twice a second, and its TTL is in whole ones
@@ -82,33 +83,45 @@ func TestKilledLoader(t *testing.T) {
 		t.Run(lock, func(t *testing.T) {
 			t.Parallel()
 			serve(t, lock)
-			addr, key := servers.SharedRedis(t), uuid.NewString()
-			counter := connect(t, addr)
-			victim := start(t, job{Addr: addr, Key: key, Lock: lock, Callers: 1, Load: time.Hour, LockTTL: lockTTL})
-			heir := start(t, job{Addr: addr, Key: key, Lock: lock, Callers: 50, Load: 0, LockTTL: lockTTL})
-			begin(victim)
-			for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-				if n, _ := counter.Get(t.Context(), loadsKey(key)).Int(); n == 1 {
-					break
+			want := lockTTL + notices + 200*time.Millisecond
+			for attempt := 1; ; attempt++ {
+				took := takeOver(t, lock)
+				t.Logf("taken over after %v", took)
+				if took <= want {
+					return
 				}
-				if time.Now().After(end) {
-					t.Fatal("the victim does not load")
+				if attempt == 3 || took > want+late {
+					t.Fatalf("took over after %v, attempt %d; want LockTTL (%v), %v for the lock service and 200 ms", took, attempt, lockTTL, notices)
 				}
-			}
-			begin(heir)
-			if err := victim.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			d := heir.end()
-			t.Logf("taken over after %v", d.Slowest)
-			if d.Loads != 1 {
-				t.Errorf("%d loads by the heir, want 1", d.Loads)
-			}
-			if d.Slowest > lockTTL+200*time.Millisecond+notices+500*time.Millisecond {
-				t.Errorf("took over after %v, want LockTTL (%v), %v for the lock service and 200 ms", d.Slowest, lockTTL, notices)
 			}
 		})
 	}
+}
+
+// takeOver kills a process while it loads, and returns how long 50 waiters of another then took.
+func takeOver(t *testing.T, lock string) time.Duration {
+	addr, key := servers.SharedRedis(t), uuid.NewString()
+	counter := connect(t, addr)
+	victim := start(t, job{Addr: addr, Key: key, Lock: lock, Callers: 1, Load: time.Hour, LockTTL: lockTTL})
+	heir := start(t, job{Addr: addr, Key: key, Lock: lock, Callers: 50, Load: 0, LockTTL: lockTTL})
+	begin(victim)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if n, _ := counter.Get(t.Context(), loadsKey(key)).Int(); n == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the victim does not load")
+		}
+	}
+	begin(heir)
+	if err := victim.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d := heir.end()
+	if d.Loads != 1 {
+		t.Errorf("%d loads by the heir, want 1", d.Loads)
+	}
+	return d.Slowest
 }
 
 // TestSlowFleet: 8 processes with a load slower than the lock's TTL: it is renewed, so there is one load, and it is cached.

@@ -122,7 +122,12 @@ func TestLostReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.LoseReplies()
-	time.AfterFunc(50*time.Millisecond, proxy.Pass)
+	go func() {
+		for !proxy.Lost() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		proxy.Pass()
+	}()
 	e := stampede.Entry{Kind: stampede.Value, Value: []byte("v"), TTL: time.Minute}
 	e.Fence.Domain, e.Fence.Token = "d", 7
 	if o, err := s.Put(ctx, key, ticket, e); err != nil || o != stampede.Stored {
