@@ -134,20 +134,10 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 		return backend.Grant{}, ctx.Err()
 	}
 	entered()
-	places, there := ahead(children, n.owner)
-	switch {
-	case !there || len(places) > 0 && a.Waits:
+	if places, there := ahead(children, n.owner); !there || len(places) > 0 {
 		if sent, err = s.wait(ctx, a, n, places); err != nil {
-			if errors.Is(err, errForeign) && s.e.remove(ctx, n) == nil {
-				return backend.Grant{}, backend.Permanent(err)
-			}
-			return backend.Grant{}, s.refused(err)
+			return backend.Grant{}, s.leave(ctx, n, err)
 		}
-	case len(places) > 0:
-		if err := s.e.remove(ctx, n); err != nil && !errors.Is(err, paddock.ErrLost) {
-			return backend.Grant{}, err
-		}
-		return backend.Grant{}, &paddock.HeldError{Key: a.Key}
 	}
 	if err := s.trusted(ctx); err != nil {
 		return backend.Grant{}, err
@@ -156,6 +146,20 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 	n.holder = true
 	s.e.mu.Unlock()
 	return backend.Grant{Token: n.token, Domain: s.e.o.Domain, Sent: sent, TTL: s.granted(a, a.TTL), Session: s.keeper}, nil
+}
+
+// leave takes n out of the queue where err is an answer, after which nothing is to be undone, and returns what the attempt ends with.
+func (s *session) leave(ctx context.Context, n *node, err error) error {
+	switch {
+	case errors.Is(err, paddock.ErrHeld):
+		if e := s.e.remove(ctx, n); e != nil && !errors.Is(e, paddock.ErrLost) {
+			return e
+		}
+		return err
+	case errors.Is(err, errForeign) && s.e.remove(ctx, n) == nil:
+		return backend.Permanent(err)
+	}
+	return s.refused(err)
 }
 
 var errForeign = errors.New("paddock did not create it")

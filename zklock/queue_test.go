@@ -323,6 +323,39 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// TestTryWithoutItsAnswer loses the answer to a try for a key that is held: the next connection shows that it is, and the try does
+// not stay to wait for it.
+func TestTryWithoutItsAnswer(t *testing.T) {
+	addrs, o := servers.SharedZooKeeper(t), Options{Prefix: fresh()}
+	p := servers.NewProxy(t, addrs[0])
+	l, other := locker(t, []string{p.Addr}, o), locker(t, addrs, o)
+	conn := client(t, addrs)
+	release(t, acquire(t, l, "key"))
+	held := acquire(t, other, "key")
+	p.LoseReplies()
+	tried := make(chan error, 1)
+	go func() {
+		_, err := l.TryAcquire(context.Background(), "key", &paddock.Options{TTL: time.Hour})
+		tried <- err
+	}()
+	eventually(t, "a node whose creation is not answered", func() bool {
+		created, _, _ := conn.Children(below(o, "key"))
+		return len(created) == 2
+	})
+	eventually(t, "the lost answer", p.Lost)
+	p.Pass()
+	select {
+	case err := <-tried:
+		is(t, err, paddock.ErrHeld)
+	case <-time.After(soon):
+		t.Fatal("the try waits for the key")
+	}
+	if left, _, err := conn.Children(below(o, "key")); len(left) != 1 || !strings.Contains(left[0], held.Owner()) {
+		t.Errorf("left in the queue: %q, %v; want the holder's node alone", left, err)
+	}
+	release(t, held)
+}
+
 // TestRequestOnTheOldConnection delivers a creation on a connection that the session has left, after everything that was
 // done about it on the next.
 func TestRequestOnTheOldConnection(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/backend"
 )
 
@@ -29,6 +30,9 @@ func (s *session) wait(ctx context.Context, a *backend.Attempt, n *node, places 
 	w := &waiter{session: s, a: a, n: n, heard: time.Now()}
 	for {
 		if len(places) > 0 {
+			if !a.Waits {
+				return sent, &paddock.HeldError{Key: a.Key}
+			}
 			var gone bool
 			if gone, err = w.follow(ctx, places[len(places)-1]); err == nil {
 				if gone && len(places) == 1 { // nobody else stood there, and who comes later stands behind
