@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -379,6 +380,29 @@ func TestUnusedObserverAllocatesNothing(t *testing.T) {
 	used := per(&paddock.Observer{Acquired: func(*paddock.Lease, time.Duration) {}, Released: func(*paddock.Lease, time.Duration, error) {}})
 	if empty > none || used > none {
 		t.Errorf("allocations: %v without an observer, %v with an empty one, %v with one in use", none, empty, used)
+	}
+}
+
+// What a call that has used up its time says is told, and that its context has ended is not.
+func TestReasonForSilence(t *testing.T) {
+	refused := errors.New("connection refused")
+	for why, want := range map[error]bool{refused: true, context.DeadlineExceeded: false} {
+		bubble(t, &KeeperOptions{Deadlines: true}, func(t *testing.T, s *server, k *Keeper) {
+			l := mustAcquire(t, k, "held", nil)
+			s.spoil(func(ctx context.Context, _ string, _ func()) error {
+				<-ctx.Done()
+				return fmt.Errorf("client: %w", why)
+			})
+			_, err := k.TryAcquire(context.Background(), "a", nil)
+			for what, err := range map[string]error{"TryAcquire": err, "Release": l.Release(context.Background())} {
+				wantErr(t, what, err, paddock.ErrUnavailable)
+				wantErr(t, what, err, errSilent)
+				if errors.Is(err, why) != want {
+					t.Errorf("%s: %v; that it was %v is to be told: %v", what, err, why, want)
+				}
+			}
+			s.spoil(nil)
+		})
 	}
 }
 
