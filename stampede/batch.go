@@ -24,7 +24,8 @@ type batch[V any] struct {
 	begun   bool
 	in      map[*flight[V]]bool // that have come, or will not
 	arrived []arrival
-	claims  map[*rule]*claim
+	sharers map[*rule]int       // flights that share the right to load without the lock
+	lines   map[*rule]*queue[V] // of those who wait for it
 
 	done   chan struct{} // closed when values and err are set
 	values map[string]V
@@ -40,8 +41,8 @@ type arrival struct {
 
 func newBatch[V any](ctx context.Context, load func(context.Context, []string) (map[string]V, error)) *batch[V] {
 	return &batch[V]{
-		ctx: ctx, load: load, slots: make(chan struct{}, batchSlots), in: map[*flight[V]]bool{}, claims: map[*rule]*claim{},
-		done: make(chan struct{}),
+		ctx: ctx, load: load, slots: make(chan struct{}, batchSlots), in: map[*flight[V]]bool{},
+		sharers: map[*rule]int{}, lines: map[*rule]*queue[V]{}, done: make(chan struct{}),
 	}
 }
 
@@ -98,9 +99,10 @@ func (b *batch[V]) start() {
 }
 
 // part is the load of one of the flights: its part of the batch's, or one of its own when it comes too late for that.
-func (b *batch[V]) part(ctx context.Context, key string, p *rule) (value V, err error) {
+func part[V any](ctx context.Context, key string, p *rule) (value V, err error) {
 	m, _ := ctx.Value(markKey{}).(*mark)
 	f, _ := m.flight.(*flight[V])
+	b := f.batch
 	b.mu.Lock()
 	late := b.in[f] || b.begun
 	if !late {
@@ -186,52 +188,115 @@ func FenceOf(ctx context.Context, key string) (fencing.Fence, bool) {
 	return fencing.FromContext(ctx)
 }
 
-// claim is a batch's right to one load without the lock.
-type claim struct {
-	ready chan struct{} // closed when it is had, or is not to be had
-	had   bool
+// queue is where flights of a batch and of one policy wait for room for one load without the lock, in a batch of their own: nobody who has
+// a lock waits with them.
+type queue[V any] struct {
+	batch *batch[V]
+	ready chan struct{}      // closed when there is room
+	leave context.CancelFunc // nobody waits any more
+	// The mu of the batch that the flights come from guards these.
 	users int
+	room  bool
 }
 
-// right waits for the right to load without the lock: for one load of the flights of a batch and of one policy. It returns what gives it
-// back, or nil when there was no room.
+// right waits for the right to load without the lock: for one load of flights that share it. It returns what gives it back, or nil when
+// there was no room.
 func (f *flight[V]) right() (back func()) {
-	if f.batch == nil {
+	b := f.batch
+	if b == nil {
 		if !f.room() {
 			return nil
 		}
 		return func() { <-f.p.bypass }
 	}
-	b := f.batch
+	if back := b.share(f); back != nil {
+		return back
+	}
+	q, back := b.line(f.p)
+	b.without(f)
+	f.batch = q.batch
+	t := time.NewTimer(f.p.MaxWait)
+	defer t.Stop()
+	select {
+	case <-q.ready:
+		return back
+	case <-t.C:
+	case <-f.ctx.Done():
+	}
+	f.batch.without(f)
+	back()
+	return nil
+}
+
+// share gives f the right that others of the batch and of its policy have, or else one that is there for the taking. It returns what
+// gives it back, or nil: none is there, or f comes too late for the batch's load.
+func (b *batch[V]) share(f *flight[V]) (back func()) {
 	b.mu.Lock()
-	cl := b.claims[f.p]
-	first := cl == nil
-	if first {
-		cl = &claim{ready: make(chan struct{})}
-		b.claims[f.p] = cl
-	}
-	cl.users++
-	b.mu.Unlock()
-	if first {
-		cl.had = f.room()
-		close(cl.ready)
-	}
-	<-cl.ready
-	back = func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if cl.users--; cl.users == 0 {
-			delete(b.claims, f.p)
-			if cl.had {
-				<-f.p.bypass
-			}
-		}
-	}
-	if !cl.had {
-		back()
+	defer b.mu.Unlock()
+	if b.in[f] {
 		return nil
 	}
-	return back
+	if b.sharers[f.p] == 0 {
+		select {
+		case f.p.bypass <- struct{}{}:
+		default:
+			return nil
+		}
+	}
+	b.sharers[f.p]++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.sharers[f.p]--; b.sharers[f.p] == 0 {
+			<-f.p.bypass
+		}
+	}
+}
+
+// line goes to the queue for p, and starts one if there is none. It returns with it what leaves it and gives back what was had.
+func (b *batch[V]) line(p *rule) (q *queue[V], back func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if q = b.lines[p]; q == nil {
+		ctx, leave := context.WithCancel(context.Background())
+		q = &queue[V]{batch: newBatch(b.ctx, b.load), ready: make(chan struct{}), leave: leave}
+		b.lines[p] = q
+		go b.admit(ctx, p, q)
+	}
+	q.users++
+	q.batch.expect()
+	return q, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if q.users--; q.users > 0 {
+			return
+		}
+		q.leave()
+		if q.room {
+			<-p.bypass
+		} else {
+			delete(b.lines, p)
+		}
+	}
+}
+
+// admit lets those in q load when there is room; who comes later goes to another queue.
+func (b *batch[V]) admit(ctx context.Context, p *rule, q *queue[V]) {
+	select {
+	case p.bypass <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if q.users == 0 { // they have left meanwhile
+		<-p.bypass
+		return
+	}
+	q.room = true
+	delete(b.lines, p)
+	close(q.ready)
+	q.batch.seal()
 }
 
 // room waits for room for a load without the lock.

@@ -23,7 +23,7 @@ type term struct {
 // within returns a context with ctx's values that ends with it, and at least l.wait and at most a quarter more from now.
 func (l *limit) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	short := l.deadline(ctx, time.Now())
-	if short == ctx || ctx.Done() == nil {
+	if _, shared := short.(limited); !shared || ctx.Done() == nil {
 		return short, func() {}
 	}
 	both, cancel := context.WithCancelCause(short)

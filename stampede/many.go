@@ -65,7 +65,11 @@ func (c *Cache[V]) LookupMany(ctx context.Context, keys []string, load func(ctx 
 	waits := make([]*member[V], len(visits))
 	for i, f := range c.fetchMany(ctx, visits) {
 		v := visits[i]
-		v.batch, v.load = b, func(ctx context.Context) (V, error) { return b.part(ctx, v.key, v.p) }
+		if f.err != nil && ctx.Err() != nil { // which is this caller's end, and no reason for others to do without the store
+			done(v, Result[V]{}, ended(ctx, v.key))
+			continue
+		}
+		v.batch, v.load = b, func(ctx context.Context) (V, error) { return part[V](ctx, v.key, v.p) }
 		var r Result[V]
 		if waits[i], r, err = v.decide(f); waits[i] == nil {
 			done(v, r, err)

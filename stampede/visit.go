@@ -129,7 +129,7 @@ func (v *visit[V]) await(m *member[V]) (r Result[V], err error, again bool) {
 		select {
 		case o := <-m.out:
 			r, err = v.settle(o)
-			return r, err, o.verdict == roundAgain || v.anew && err == nil && r.writer == v.first
+			return r, err, o.verdict == roundAgain || o.verdict == contended && v.waits() || v.anew && err == nil && r.writer == v.first
 		case <-v.ctx.Done():
 			m.leave()
 			return r, ended(v.ctx, v.key), false
@@ -141,6 +141,11 @@ func (v *visit[V]) await(m *member[V]) (r Result[V], err error, again bool) {
 			return v.late()
 		}
 	}
+}
+
+// waits reports whether v waits for another process after all, since what it was to serve meanwhile is too old by now.
+func (v *visit[V]) waits() bool {
+	return !v.quits && v.p.OnContention == ServeStale && (v.stale == nil || !v.stale.usable())
 }
 
 // settle makes a result of what the flight said.
@@ -200,5 +205,7 @@ func (v *visit[V]) late() (r Result[V], err error, again bool) {
 	if err != nil {
 		return r, err, false
 	}
-	return v.await(m)
+	r, err, again = v.await(m)
+	v.patient = false // the next flight may be one that waits for another process
+	return r, err, again
 }
