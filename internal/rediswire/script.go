@@ -81,7 +81,7 @@ func (c *Call) Whole(ctx context.Context) bool {
 	args := append([]any{"eval", c.script.text}, c.cmd.Args()[2:]...)
 	for _, arg := range args {
 		if counted, ok := arg.(*Counted); ok {
-			counted.sent.Store(0) // what there was did nothing
+			counted.sent.CompareAndSwap(1, 0) // it did nothing; of several, one may still be under way
 		}
 	}
 	c.cmd = redis.NewCmd(ctx, args...)
