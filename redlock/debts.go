@@ -79,22 +79,33 @@ func (n *node) pay() {
 	}
 }
 
-// due returns debts to be paid. When there are none, the node is not paying any more.
+// due returns debts to be paid. When there are none, the node is not paying any more. Those that have run out are owed no more: what
+// comes of them late, an undo that goes on tells the node itself.
 func (n *node) due() []*seat {
+	batch, over := n.sort(time.Now())
+	for _, s := range over {
+		s.claim.mu.Lock()
+		s.owed = false
+		s.claim.tell()
+		s.claim.mu.Unlock()
+	}
+	return batch
+}
+
+func (n *node) sort(now time.Time) (batch, over []*seat) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var batch []*seat
-	now := time.Now()
 	for owner, d := range n.debts {
 		switch {
 		case now.After(d.until):
 			delete(n.debts, owner)
+			over = append(over, d.seat)
 		case len(batch) < batchSize:
 			batch = append(batch, d.seat)
 		}
 	}
 	n.paying = len(batch) > 0
-	return batch
+	return batch, over
 }
 
 // payment is a series of tries to settle.
@@ -175,7 +186,7 @@ func (p *payment) tell(batch []*seat, paid *[]string) (failed error) {
 			s.returned(had)
 			*paid = append(*paid, s.claim.owner)
 		} else {
-			s.untold(err)
+			s.untold(err, mayArrive(owners[i], err))
 		}
 		s.claim.mu.Unlock()
 	}

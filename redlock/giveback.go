@@ -32,13 +32,13 @@ func (s *seat) giveBack(undo bool) (had bool, err error) {
 	mark, ttl := s.asking || s.strays > 0, c.ttl
 	c.mu.Unlock()
 
-	had, err = s.node.release(c, mark)
+	had, maybe, err := s.node.release(c, mark)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.telling = false
 	if err != nil {
-		s.untold(err)
+		s.untold(err, maybe)
 		s.owed = s.node.owe(s, ttl)
 		return false, err
 	}
@@ -53,10 +53,10 @@ func (s *seat) returned(had bool) {
 	s.claim.tell()
 }
 
-// untold takes in that the node could not be told to give back, because of err. Called with mu held.
-func (s *seat) untold(err error) {
+// untold takes in that the node has not confirmed, because of err; maybe it was told, and has given back. Called with mu held.
+func (s *seat) untold(err error, maybe bool) {
 	silent := errors.Is(err, errSilent)
-	s.doubtful = s.doubtful || silent
+	s.doubtful = s.doubtful || silent || maybe
 	s.refusing = !silent
 	s.claim.tell()
 }
@@ -102,8 +102,8 @@ func (c *claim) undone() (wait bool, err error) {
 	return busy > 0, fmt.Errorf("redlock: %d of %d nodes have undone the attempt", given, len(c.seats))
 }
 
-// outcome is what a release has come to, likewise. It is lost when a majority cannot have had the lock. A node that fell silent
-// when it was told is taken to have had it.
+// outcome is what a release has come to, likewise. It is lost when a majority cannot have had the lock. A node that fell silent or hung
+// up when it was told is taken to have had it.
 func (c *claim) outcome(patient bool) (wait bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -302,17 +302,18 @@ func (n *node) write(c *claim, read, token fencing.Token) bool {
 	return reply == any(int64(1))
 }
 
-// release deletes the lock, has later requests refused if mark, and reports whether the lock was there.
-func (n *node) release(c *claim, mark bool) (had bool, err error) {
+// release deletes the lock, has later requests refused if mark, and reports whether the lock was there, or, with an error, whether maybe
+// it was done all the same.
+func (n *node) release(c *claim, mark bool) (had, maybe bool, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, min(c.timeout, maxTold))
 	defer cancel()
 	owner := &rediswire.Counted{Arg: c.owner}
 	ask := n.releasing(ctx, c, owner, mark)
 	if err := n.call(ctx, ask); err != nil {
-		return false, err
+		return false, mayArrive(owner, err), err
 	}
 	reply, _ := ask.Result()
-	return reply == any(int64(1)) || owner.Twice(), nil // the first may have done it
+	return reply == any(int64(1)) || owner.Twice(), false, nil // the first may have done it
 }
 
 func (n *node) releasing(ctx context.Context, c *claim, owner any, mark bool) *rediswire.Call {

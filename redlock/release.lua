@@ -11,13 +11,16 @@
 
 local lock, owner = KEYS[1], ARGV[1]
 
+local value = redis.call('GET', lock)
+local had = value and value:sub(1, #owner) == owner
+if had then
+	redis.call('DEL', lock) -- first: a node out of memory refuses a SET only to scripts that have written nothing
+end
 if ARGV[4] ~= '0' then
 	redis.call('SET', KEYS[2], '', 'PX', ARGV[4])
 end
-local value = redis.call('GET', lock)
-if not value or value:sub(1, #owner) ~= owner then
+if not had then
 	return 0
 end
-redis.call('DEL', lock)
 redis.pcall('PUBLISH', ARGV[2], ARGV[3]) -- not every user may
 return 1
