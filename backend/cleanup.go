@@ -182,12 +182,12 @@ func (q *cleanup) finish(c *chore, err error) {
 	q.observe(pending)
 }
 
-// drop gives up all chores, and returns how many there were.
+// drop gives up all chores, and returns how many keys may be left.
 func (q *cleanup) drop() int {
 	k := q.keeper
 	k.mu.Lock()
 	q.dropped = q.number
-	n, chores := q.pending, q.chores
+	n, chores := q.pending+len(k.acquiring), q.chores // an attempt whose call goes on may leave something too
 	q.chores = nil
 	k.mu.Unlock()
 	for _, c := range chores {

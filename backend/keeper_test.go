@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/paddock-go/paddock"
@@ -404,6 +405,32 @@ func TestReasonForSilence(t *testing.T) {
 			s.spoil(nil)
 		})
 	}
+}
+
+// What a call leaves that is still under way when CloseWait is over is not cleaned up.
+func TestCloseDuringACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		k := NewKeeper(testGuarantees, s, &KeeperOptions{Deadlines: true, CloseWait: time.Second})
+		s.spoil(func(ctx context.Context, _ string, _ func()) error {
+			deadline, _ := ctx.Deadline()
+			time.Sleep(time.Until(deadline))
+			return context.DeadlineExceeded
+		})
+		got := make(chan error)
+		go func() {
+			_, err := k.TryAcquire(context.Background(), "a", &paddock.Options{TTL: 9 * time.Second})
+			got <- err
+		}()
+		synctest.Wait()
+		begun := time.Now()
+		wantErr(t, "Close", k.Close(), paddock.ErrUnavailable)
+		if d := time.Since(begun); d != time.Second {
+			t.Errorf("Close took %v, want CloseWait", d)
+		}
+		wantErr(t, "the try", <-got, paddock.ErrClosed)
+		<-k.Done()
+	})
 }
 
 // A client that heeds deadlines is called inline for who cannot leave early, and can be abandoned by who can.
