@@ -60,11 +60,12 @@ func (e *entry) certain() *lease {
 	return e.on
 }
 
-// settle records that the key hangs on l alone, and gives up its places on other leases. Own ones are revoked.
-func (s *server) settle(ctx context.Context, e *entry, l *lease) {
+// settle records that the key hangs on l alone, and gives up its places on other leases. Own ones are revoked. It reports whether the key
+// does hang on l: not if it was released meanwhile, or the lease that it was to leave has ended, which its holder then sees.
+func (s *server) settle(ctx context.Context, e *entry, l *lease) bool {
 	e.mu.Lock()
 	left := append(e.maybe, e.on)
-	if l == nil || e.gone { // released meanwhile
+	if l == nil || e.gone {
 		left = append(left, l)
 		e.gone, l = true, nil
 	}
@@ -85,6 +86,15 @@ func (s *server) settle(ctx context.Context, e *entry, l *lease) {
 	for _, old := range own {
 		s.revoke(ctx, old)
 	}
+	return !gone
+}
+
+// settled is settle with an error when the key does not hang on l.
+func (s *server) settled(ctx context.Context, e *entry, l *lease) error {
+	if !s.settle(ctx, e, l) {
+		return fmt.Errorf("%w: %w", paddock.ErrLost, errLeaseLost)
+	}
+	return nil
 }
 
 // forget is settle for a key that is gone.
@@ -334,8 +344,7 @@ func (s *server) move(ctx context.Context, e *entry, l *lease) error {
 			e.mu.Lock()
 			e.mod = resp.Header.Revision
 			e.mu.Unlock()
-			s.settle(ctx, e, l)
-			return nil
+			return s.settled(ctx, e, l)
 		}
 		kvs := resp.Responses[0].GetResponseRange().Kvs
 		if len(kvs) == 0 || kvs[0].CreateRevision != create {
@@ -346,8 +355,7 @@ func (s *server) move(ctx context.Context, e *entry, l *lease) error {
 		e.mod = kvs[0].ModRevision
 		e.mu.Unlock()
 		if kvs[0].Lease == int64(l.id) {
-			s.settle(ctx, e, l)
-			return nil
+			return s.settled(ctx, e, l)
 		}
 	}
 }

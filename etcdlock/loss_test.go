@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/paddock-go/paddock"
 	"github.com/paddock-go/paddock/etcdlock"
@@ -364,4 +367,65 @@ func TestForeignKeys(t *testing.T) {
 		}
 	}
 	b.release(b.acquire(l, "free", nil))
+}
+
+// holding delays the reply to the Txn that is awaited until what is done meanwhile is done.
+type holding struct {
+	next atomic.Pointer[func()]
+}
+
+func (h *holding) dial() grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, conn, opts...)
+		if txn, ok := req.(*etcdserverpb.TxnRequest); ok && len(txn.Failure) == 1 { // that moves a key to another lease
+			if meanwhile := h.next.Swap(nil); meanwhile != nil {
+				(*meanwhile)()
+			}
+		}
+		return err
+	})
+}
+
+// TestLeaseRevokedDuringAMove ends the shared lease that a key is leaving before the Locker hears that it has left: the key goes with
+// the lease, as far as the Locker knows, and nobody may take it for held.
+func TestLeaseRevokedDuringAMove(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	h := &holding{}
+	l := open(b, connect(b, b.admin.Endpoints(), h.dial()), &etcdlock.Options{Prefix: b.prefix})
+	t.Cleanup(func() { l.Close() })
+	// strike has the lease on which witness is, as key is, revoked while a Txn's reply is held up.
+	strike := func(witness *paddock.Lease) {
+		id := b.queue(witness.Key())[0].lease
+		meanwhile := func() {
+			if _, err := b.admin.Revoke(b.ctx, id); err != nil {
+				b.Error(err)
+			}
+			select {
+			case <-witness.Context().Done():
+			case <-time.After(soon):
+				b.Error("the witness does not hear of it")
+			}
+		}
+		h.next.Store(&meanwhile)
+	}
+	witness := b.acquire(l, "witness", ttl(time.Minute))
+	strike(witness)
+	lease := b.acquire(l, "parted", &paddock.Options{TTL: time.Minute, NoRenew: true})
+	if h.next.Load() != nil {
+		t.Fatal("no reply was held up")
+	}
+	if keys := b.queue("parted"); len(keys) != 1 || !strings.HasSuffix(keys[0].name, lease.Owner()) {
+		t.Errorf("a lease was granted, and the keys are %+v", keys)
+	}
+	b.release(lease)
+
+	witness = b.acquire(l, "witness", ttl(time.Minute))
+	lease = b.acquire(l, "extended", ttl(time.Minute))
+	strike(witness)
+	if err := lease.Extend(b.ctx, 2*time.Minute); !errors.Is(err, paddock.ErrLost) {
+		t.Errorf("Extend = %v; want ErrLost", err)
+	}
+	b.lost(lease, soon)
 }

@@ -331,5 +331,8 @@ func (s *server) part(ctx context.Context, e *entry) (time.Time, *lease, error) 
 	if err != nil {
 		return sent, nil, err
 	}
-	return sent, l, s.move(ctx, e, l)
+	if err = s.move(ctx, e, l); errors.Is(err, paddock.ErrLost) {
+		err = errLeaseLost // nothing was granted yet that could be lost
+	}
+	return sent, l, err
 }

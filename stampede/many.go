@@ -30,6 +30,7 @@ func (e *ManyError) Unwrap() []error { return slices.Collect(maps.Values(e.Error
 // GetMany is Get for several keys. What the store has of them costs one round trip. Of the others, those whose locks could be had at
 // once are loaded by one call of load, on a context of its own, stored and released; only then are those waited for that
 // others load, so that no lock is ever held while waiting for another's. When such a wait is in vain, load is called for that key alone.
+// Loads without the lock take one place of MaxConcurrentLoads together; what has to wait for one is loaded by a call of its own.
 //
 // load returns a value for each of the keys it is given; a key without one is not found. What is not found is not in the result
 // either, and is no error. Any other error of a key is in the *ManyError that is returned beside the values of the other keys.

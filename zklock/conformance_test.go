@@ -70,7 +70,7 @@ func TestConformance(t *testing.T) {
 // tidying starts an ensemble that looks for empty containers all the time, and not once a minute.
 func tidying(t *testing.T, nodes int) *servers.Quorum {
 	t.Setenv("JAVA_TOOL_OPTIONS", "-Dznode.container.checkIntervalMs=200 -Dznode.container.maxPerMinute=1000000")
-	return servers.ZooKeeper(t, nodes)
+	return servers.ZooKeeper(t, nodes, "syncLimit=15") // or a machine that stalls costs it its leader
 }
 
 func conform(t *testing.T, q *servers.Quorum) {

@@ -277,3 +277,63 @@ func TestOneServerOfThree(t *testing.T) {
 	}
 	release(t, lease)
 }
+
+// TestWaiterLeavesInAnOutage has a waiter give up while no server is there: nothing of it goes on.
+func TestWaiterLeavesInAnOutage(t *testing.T) {
+	t.Parallel()
+	q := servers.ZooKeeper(t, 1)
+	o := Options{Prefix: fresh(), SessionTimeout: 20 * time.Second, TickTime: 200 * time.Millisecond, CloseWait: 200 * time.Millisecond}
+	l, err := New(q.Endpoints(), &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := New(q.Endpoints(), &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	acquire(t, other, "key")
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error, 1)
+	go func() {
+		_, err := l.Acquire(ctx, "key", &paddock.Options{TTL: time.Hour})
+		got <- err
+	}()
+	conn := client(t, q.Endpoints())
+	eventually(t, "two in the queue", func() bool {
+		nodes, _, _ := conn.Children(below(o, "key"))
+		return len(nodes) == 2
+	})
+	q.Nodes[0].Kill()
+	s := l.ensemble.session
+	eventually(t, "no connection", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.failure != nil
+	})
+	cancel()
+	is(t, <-got, context.Canceled)
+	_ = l.Close() // says that a key is left to expire
+	select {
+	case <-l.Done():
+	case <-time.After(soon):
+		t.Error("the Locker does not come to its end: the waiter goes on")
+	}
+}
+
+// TestTrustEndsTheWait has a session that nobody proves any more: who has got to the head of a queue does not stand there for ever.
+func TestTrustEndsTheWait(t *testing.T) {
+	t.Parallel()
+	addrs := servers.SharedZooKeeper(t)
+	p := servers.NewProxy(t, addrs[0])
+	l := locker(t, []string{p.Addr}, Options{Prefix: fresh(), SessionTimeout: 2 * time.Second, TickTime: 200 * time.Millisecond})
+	release(t, acquire(t, l, "key"))
+	s := l.ensemble.session
+	p.Hold()
+	eventually(t, "an outage longer than the window", func() bool { return time.Now().After(s.keeper.Deadline()) })
+	if err := s.trusted(t.Context(), 50*time.Millisecond); !errors.Is(err, errUnproven) {
+		t.Errorf("trusted = %v; want errUnproven", err)
+	}
+	p.Pass()
+	eventually(t, "trust, or another session", func() bool { return s.trusted(t.Context(), soon) == nil || s.isOver() })
+}

@@ -105,7 +105,11 @@ func (e *ensemble) Try(ctx context.Context, a *backend.Attempt) (backend.Grant, 
 	entered := sync.OnceFunc(func() { <-e.entering })
 	defer entered()
 	g, err := s.stand(ctx, limit, a, n, entered)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err == nil:
+	case s.isOver(): // and takes the node along
+		e.forget(n)
+	case ctx.Err() != nil:
 		// The Keeper has others to clean up after, while this goroutine has nothing else to do.
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawal)
 		defer cancel()
@@ -124,11 +128,11 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 	sent := time.Now()
 	children, err := s.enter(limit, n, a.Note)
 	if err != nil {
-		if permanent(err) { // nothing was created
+		if permanent(err) && n.none {
 			s.e.forget(n)
 			return backend.Grant{}, backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
 		}
-		return backend.Grant{}, s.refused(err)
+		return backend.Grant{}, s.leave(ctx, n, err)
 	}
 	if ctx.Err() != nil {
 		return backend.Grant{}, ctx.Err()
@@ -139,7 +143,7 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 			return backend.Grant{}, s.leave(ctx, n, err)
 		}
 	}
-	if err := s.trusted(ctx); err != nil {
+	if err := s.trusted(ctx, silence(a)); err != nil {
 		return backend.Grant{}, err
 	}
 	s.e.mu.Lock()
@@ -156,8 +160,8 @@ func (s *session) leave(ctx context.Context, n *node, err error) error {
 			return e
 		}
 		return err
-	case errors.Is(err, errForeign) && s.e.remove(ctx, n) == nil:
-		return backend.Permanent(err)
+	case (errors.Is(err, errForeign) || permanent(err)) && s.e.remove(ctx, n) == nil:
+		return backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
 	}
 	return s.refused(err)
 }
@@ -166,7 +170,7 @@ var errForeign = errors.New("paddock did not create it")
 
 // foreign is the error for a node in a queue that has a name like ours, but belongs to no session: it goes only when somebody deletes it.
 func foreign(path string) error {
-	return fmt.Errorf("zklock: the node %s is in the lock's way: %w", path, errForeign)
+	return fmt.Errorf("the node %s is in the lock's way: %w", path, errForeign)
 }
 
 // silence is how long an attempt goes on without hearing anything.
@@ -184,9 +188,12 @@ func (s *session) granted(a *backend.Attempt, ttl time.Duration) time.Duration {
 }
 
 // trusted returns when the session's trust window is open. It closes in an outage that the session survives, with all
-// that stands in queues; the next heartbeat opens it.
-func (s *session) trusted(ctx context.Context) error {
-	for !time.Now().Before(s.keeper.Deadline()) {
+// that stands in queues; the next heartbeat opens it, unless that is not answered either.
+func (s *session) trusted(ctx context.Context, silence time.Duration) error {
+	for end := time.Now().Add(silence); !time.Now().Before(s.keeper.Deadline()); {
+		if time.Now().After(end) {
+			return errUnproven
+		}
 		look := time.NewTimer(minRedial)
 		select {
 		case <-look.C:

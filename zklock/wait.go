@@ -47,7 +47,7 @@ func (s *session) wait(ctx context.Context, a *backend.Attempt, n *node, places 
 			}
 		}
 		// A connection may break without a place being lost: the next round waits for the next connection.
-		if err != nil && (!broken(err) || time.Since(w.heard) >= silence(a)) {
+		if err != nil && (!broken(err) || ctx.Err() != nil || time.Since(w.heard) >= silence(a)) {
 			return sent, err
 		}
 	}
