@@ -152,18 +152,19 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 	return backend.Grant{Token: n.token, Domain: s.e.o.Domain, Sent: sent, TTL: s.granted(a, a.TTL), Session: s.keeper}, nil
 }
 
-// leave takes n out of the queue where err is an answer, after which nothing is to be undone, and returns what the attempt ends with.
+// leave returns what an attempt ends with, which err has stopped. After an answer, such as that the key is held, nothing of n is left.
 func (s *session) leave(ctx context.Context, n *node, err error) error {
-	switch {
-	case errors.Is(err, paddock.ErrHeld):
-		if e := s.e.remove(ctx, n); e != nil && !errors.Is(e, paddock.ErrLost) {
-			return e
-		}
-		return err
-	case (errors.Is(err, errForeign) || permanent(err)) && s.e.remove(ctx, n) == nil:
+	final := errors.Is(err, errForeign) || permanent(err)
+	if !final && !errors.Is(err, paddock.ErrHeld) {
+		return s.refused(err)
+	}
+	if e := s.e.remove(ctx, n); e != nil && !errors.Is(e, paddock.ErrLost) {
+		return e
+	}
+	if final {
 		return backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
 	}
-	return s.refused(err)
+	return err
 }
 
 var errForeign = errors.New("paddock did not create it")
