@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,8 @@ type link struct {
 
 	heard   atomic.Int64  // when the server was last heard, as time since the session's beginning
 	timeout time.Duration // as negotiated; set before anybody else sees the link
+	watches chan struct{} // likewise; nil, or closed when the watches of the link before were sent
+	sent    sync.Once     // they were
 }
 
 // Offsets in a packet of ZooKeeper's protocol, after its length of four bytes. A connect request and its response are
@@ -41,6 +44,7 @@ const (
 
 	opMulti           = 14
 	opCreateContainer = 19
+	opSetWatches      = 101
 )
 
 func (c *link) Write(b []byte) (int, error) {
@@ -51,6 +55,9 @@ func (c *link) Write(b []byte) (int, error) {
 			binary.BigEndian.PutUint64(b[atZxid:], 0)
 		}
 		return c.Conn.Write(b)
+	}
+	if c.watches != nil && len(b) >= atOpcode+4 && binary.BigEndian.Uint32(b[atOpcode:]) == opSetWatches {
+		c.sent.Do(func() { close(c.watches) })
 	}
 	path := named(b)
 	if path == nil {
@@ -75,6 +82,7 @@ func (c *link) Read(b []byte) (int, error) {
 	}
 	c.heard.Store(int64(time.Since(c.session.begun)))
 	if c.answered {
+		c.await()
 		return n, err
 	}
 	c.answer = append(c.answer, b[:n]...)
@@ -89,6 +97,30 @@ func (c *link) Read(b []byte) (int, error) {
 		c.answer = nil
 	}
 	return n, err
+}
+
+// watchesWait is for how long replies wait for the watches to be sent, should they not be.
+const watchesWait = time.Second
+
+// await keeps replies back until go-zookeeper has sent the watches that it had on the link before. It asks for those with the zxid of
+// the last reply; one that comes first would change that while it is read, and hide what has happened in between.
+func (c *link) await() {
+	if c.watches == nil {
+		return
+	}
+	select {
+	case <-c.watches:
+		return
+	default:
+	}
+	limit := time.NewTimer(watchesWait)
+	defer limit.Stop()
+	select {
+	case <-c.watches:
+	case <-limit.C:
+		c.sent.Do(func() { close(c.watches) })
+	case <-c.session.life.Done():
+	}
 }
 
 var errAnswer = errors.New("zklock: the answer to a connect request is too short")

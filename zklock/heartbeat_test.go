@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/paddock-go/paddock"
@@ -183,5 +186,43 @@ func TestConnectPacket(t *testing.T) {
 		if got := named([]byte(packet)); string(got) != want {
 			t.Errorf("a packet names %q; want %q", got, want)
 		}
+	}
+}
+
+// TestRepliesAfterWatches: on a link that has watches to set, replies wait until those are sent, or for a while should they not be.
+func TestRepliesAfterWatches(t *testing.T) {
+	for _, sends := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			defer near.Close()
+			c := &link{
+				Conn: near, session: &session{begun: time.Now(), life: t.Context()}, asked: time.Now(), answered: true,
+				watches: make(chan struct{}),
+			}
+			go func() {
+				_, _ = far.Write([]byte("reply"))
+				_, _ = io.Copy(io.Discard, far)
+			}()
+			begun, read := time.Now(), make(chan time.Duration)
+			go func() {
+				if _, err := c.Read(make([]byte, 100)); err != nil {
+					t.Error(err)
+				}
+				read <- time.Since(begun)
+			}()
+			want := watchesWait
+			if sends {
+				want = watchesWait / 2
+				time.Sleep(want)
+				for range 2 { // there may be several
+					if _, err := c.Write([]byte{0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, opSetWatches}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if took := <-read; took != want {
+				t.Errorf("watches sent: %v: a reply was read after %v, want %v", sends, took, want)
+			}
+		})
 	}
 }

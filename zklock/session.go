@@ -111,6 +111,13 @@ func (s *session) admit() {
 func (s *session) established(c *link, id int64) {
 	s.mu.Lock()
 	s.link = c
+	if len(s.e.o.Auth) == 0 { // credentials are sent before all else, and answered, while the watches are collected
+		for _, w := range s.watches {
+			if w.link != nil && c.watches == nil { // it was set, and will be again
+				c.watches = make(chan struct{})
+			}
+		}
+	}
 	first := s.id == 0
 	if id != 0 {
 		s.id, s.tries, s.failure = id, 0, nil
