@@ -125,6 +125,7 @@ func (s *session) write() error {
 			s.e.mu.Unlock()
 			if held {
 				nodes[i].lost(fmt.Errorf("%w: node %s was deleted", paddock.ErrLost, nodes[i].name))
+				s.e.forget(nodes[i]) // or its check would hide others' that come after it
 			}
 		}
 	}

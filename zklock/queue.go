@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -66,13 +67,14 @@ func (e *ensemble) join(ctx context.Context) (*session, error) {
 	}
 }
 
-// drop forgets a session that has ended.
+// drop forgets a session that has ended, with all that hung on it.
 func (e *ensemble) drop(s *session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.session == s {
 		e.session = nil
 	}
+	maps.DeleteFunc(e.nodes, func(_ string, n *node) bool { return n.session == s })
 }
 
 // Try is that of backend.Backend.
@@ -260,6 +262,7 @@ func (e *ensemble) Renew(ctx context.Context, batch []backend.Renewal) {
 		case err != nil:
 			r.Err = s.refused(err)
 		case !there:
+			e.forget(n) // no release follows
 			r.Err = fmt.Errorf("%w: node %s is gone", paddock.ErrLost, n.name)
 		default:
 			r.Granted, r.Ordered = s.granted(r.Attempt, r.TTL), true // nothing that is under way can end it sooner
