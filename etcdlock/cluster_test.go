@@ -20,10 +20,12 @@ func TestLeaderKilled(t *testing.T) {
 	t.Parallel()
 	q := servers.Etcd(t, 3, patient...)
 	b := benchOn(t, q.Endpoints())
-	l, other := b.open(), b.open()
+	l := b.open()
+	other, stands := b.openTelling()
 	held := b.acquire(l, "k", ttl(long))
 	single := b.acquire(l, "single", &paddock.Options{TTL: long, MaxHold: time.Hour})
 	got := b.acquiring(other, "k", ttl(long))
+	<-stands
 	place := b.queued("k", 2)[1]
 	leader := q.Leader(t)
 	q.Nodes[leader].Kill()

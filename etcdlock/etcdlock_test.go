@@ -49,10 +49,28 @@ func benchOn(t *testing.T, endpoints []string) *bench {
 // open returns a Locker on the node, or on other addresses of it, with a client of its own.
 func (b *bench) open(endpoints ...string) *etcdlock.Locker {
 	b.Helper()
+	return b.openObserved(nil, endpoints...)
+}
+
+// openTelling is open, with what tells that a waiter was answered and stands in line. That its key is there does not: an attempt whose
+// answer is lost is undone.
+func (b *bench) openTelling(endpoints ...string) (l *etcdlock.Locker, stands <-chan struct{}) {
+	b.Helper()
+	told := make(chan struct{}, 1)
+	return b.openObserved(&paddock.Observer{Contended: func(string, time.Duration) {
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	}}, endpoints...), told
+}
+
+func (b *bench) openObserved(o *paddock.Observer, endpoints ...string) *etcdlock.Locker {
+	b.Helper()
 	if endpoints == nil {
 		endpoints = b.admin.Endpoints()
 	}
-	l := open(b, connect(b, endpoints), &etcdlock.Options{Prefix: b.prefix})
+	l := open(b, connect(b, endpoints), &etcdlock.Options{Prefix: b.prefix, Observer: o})
 	b.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			b.Errorf("Close: %v", err)

@@ -171,9 +171,10 @@ func TestCompactionDuringWait(t *testing.T) {
 	b := benchOn(t, servers.Etcd(t, 1).Endpoints())
 	proxy := servers.NewProxy(t, b.admin.Endpoints()[0])
 	held := b.acquire(b.open(), "k", ttl(time.Minute))
-	far := b.open(proxy.Addr)
+	far, stands := b.openTelling(proxy.Addr)
 	beside := b.acquire(far, "beside", ttl(time.Minute)) // whose session is watched as well
 	got := b.acquiring(far, "k", ttl(time.Minute))
+	<-stands
 	was := b.queued("k", 2)[1]
 
 	proxy.Cut()
