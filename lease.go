@@ -54,7 +54,7 @@ func (l *Lease) TTL() time.Duration {
 	return l.ttl
 }
 
-// Deadline is the end of the trust window as known now; every answered renewal moves it.
+// Deadline is the end of the trust window as known now; every answered renewal moves it, until the lease has ended.
 func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,6 +120,7 @@ func (l *Lease) finish(err error) (was error) {
 		return was
 	}
 	l.err = err
+	l.end, l.session = l.deadline(), nil // which may go on, and move
 	l.timer.Stop()
 	l.mu.Unlock()
 	l.cancel(err)

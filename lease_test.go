@@ -140,6 +140,24 @@ func TestWindowsOfALease(t *testing.T) {
 	})
 }
 
+// TestEndedLeaseLeavesItsSession: a session's late renewal does not move the Deadline of a lease that was over.
+func TestEndedLeaseLeavesItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		l, k := newLease(t.Context(), &quiet{}, now.Add(10*time.Second))
+		s := bridge.NewWindow(now.Add(15 * time.Second))
+		k.Move(s, time.Minute, time.Time{})
+		<-l.Context().Done()
+		s.Set(now.Add(40 * time.Second))
+		if got := l.Deadline().Sub(now); got != 15*time.Second {
+			t.Errorf("Deadline at %v, want 15s, when the lease ended", got)
+		}
+		if err := l.Err(); !errors.Is(err, ErrLost) {
+			t.Errorf("Err = %v; want ErrLost", err)
+		}
+	})
+}
+
 func TestReleaseOnTheLeasesOwnContext(t *testing.T) {
 	q := &seeing{}
 	k := bridge.NewLease(t.Context(), bridge.Spec{Locker: q, Key: "a", TTL: time.Minute, End: time.Now().Add(time.Minute), Holder: q})
