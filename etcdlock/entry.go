@@ -60,9 +60,9 @@ func (e *entry) certain() *lease {
 	return e.on
 }
 
-// settle records that the key hangs on l alone, and gives up its places on other leases. Own ones are revoked. It reports whether the key
-// does hang on l: not if it was released meanwhile, or the lease that it was to leave has ended, which its holder then sees.
-func (s *server) settle(ctx context.Context, e *entry, l *lease) bool {
+// settle records that the key hangs on l alone, and gives up its places on other leases. Own ones are revoked. It is ErrLost when
+// the key does not hang on l: it was released meanwhile, or the lease that it was to leave has ended, which its holder then sees.
+func (s *server) settle(ctx context.Context, e *entry, l *lease) error {
 	e.mu.Lock()
 	left := append(e.maybe, e.on)
 	if l == nil || e.gone {
@@ -86,19 +86,14 @@ func (s *server) settle(ctx context.Context, e *entry, l *lease) bool {
 	for _, old := range own {
 		s.revoke(ctx, old)
 	}
-	return !gone
-}
-
-// settled is settle with an error when the key does not hang on l.
-func (s *server) settled(ctx context.Context, e *entry, l *lease) error {
-	if !s.settle(ctx, e, l) {
+	if gone {
 		return fmt.Errorf("%w: %w", paddock.ErrLost, errLeaseLost)
 	}
 	return nil
 }
 
 // forget is settle for a key that is gone.
-func (s *server) forget(ctx context.Context, e *entry) { s.settle(ctx, e, nil) }
+func (s *server) forget(ctx context.Context, e *entry) { _ = s.settle(ctx, e, nil) }
 
 // consider records that the key may come to hang on l.
 func (e *entry) consider(l *lease) {
@@ -344,7 +339,7 @@ func (s *server) move(ctx context.Context, e *entry, l *lease) error {
 			e.mu.Lock()
 			e.mod = resp.Header.Revision
 			e.mu.Unlock()
-			return s.settled(ctx, e, l)
+			return s.settle(ctx, e, l)
 		}
 		kvs := resp.Responses[0].GetResponseRange().Kvs
 		if len(kvs) == 0 || kvs[0].CreateRevision != create {
@@ -355,7 +350,7 @@ func (s *server) move(ctx context.Context, e *entry, l *lease) error {
 		e.mod = kvs[0].ModRevision
 		e.mu.Unlock()
 		if kvs[0].Lease == int64(l.id) {
-			return s.settled(ctx, e, l)
+			return s.settle(ctx, e, l)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (n *node) pay() {
 // due returns debts to be paid. When there are none, the node is not paying any more. Those that have run out are owed no more: what
 // comes of them late, an undo that goes on tells the node itself.
 func (n *node) due() []*seat {
-	batch, over := n.sort(time.Now())
+	batch, over := n.split(time.Now())
 	for _, s := range over {
 		s.claim.mu.Lock()
 		s.owed = false
@@ -92,7 +92,8 @@ func (n *node) due() []*seat {
 	return batch
 }
 
-func (n *node) sort(now time.Time) (batch, over []*seat) {
+// split returns debts to be paid, and those that have run out, which it drops.
+func (n *node) split(now time.Time) (batch, over []*seat) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for owner, d := range n.debts {

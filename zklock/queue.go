@@ -130,10 +130,6 @@ func (s *session) stand(ctx, limit context.Context, a *backend.Attempt, n *node,
 	sent := time.Now()
 	children, err := s.enter(limit, n, a.Note)
 	if err != nil {
-		if permanent(err) && n.none {
-			s.e.forget(n)
-			return backend.Grant{}, backend.Permanent(fmt.Errorf("zklock: %s: %w", n.parent, err))
-		}
 		return backend.Grant{}, s.leave(ctx, n, err)
 	}
 	if ctx.Err() != nil {
@@ -160,7 +156,9 @@ func (s *session) leave(ctx context.Context, n *node, err error) error {
 	if !final && !errors.Is(err, paddock.ErrHeld) {
 		return s.refused(err)
 	}
-	if e := s.e.remove(ctx, n); e != nil && !errors.Is(e, paddock.ErrLost) {
+	if n.none {
+		s.e.forget(n)
+	} else if e := s.e.remove(ctx, n); e != nil && !errors.Is(e, paddock.ErrLost) {
 		return e
 	}
 	if final {
